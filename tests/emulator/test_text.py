@@ -1,84 +1,72 @@
-"""What emulated models say, without a server."""
+"""What emulated models say: without a server, and at temperature 0 and with a warm cache through every API."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
+from typing import Any
 
+import aiohttp
 import pytest
 
 from hearth.dialects.gojson import JsonObject
 from hearth.emulator.embeddings import shortest, vector_of
 from hearth.emulator.models import OllamaError, default_profiles
-from hearth.emulator.prompts import Message, Room, count_tokens, fit_messages, pieces_of
+from hearth.emulator.prompts import Ask, Message, count_tokens, fitted, pieces_of, read_options
+from hearth.emulator.quirks import parse_quirk
 from hearth.emulator.session import chosen_tool
 from hearth.emulator.text import Wish, draws, plan_reply, sample
+from tests.emulator.callers import STREAMS, Caller, model
+from tests.emulator.conftest import StartEmulator
 
 MODEL = default_profiles()[2]
+PROMPT = "<user>hello\n<assistant>"
 
 
 def said(wish: Wish, prompt: str = "hello") -> str:
     return "".join(piece.text for piece in plan_reply(MODEL, prompt, wish).pieces)
 
 
-@pytest.mark.parametrize(("seed", "prompt"), [(2, "hello"), (1, "hallo")])
-def test_another_seed_or_prompt_says_something_else(seed: int, prompt: str) -> None:
-    assert said(Wish(seed=seed), prompt) != said(Wish(seed=1))
-
-
-def test_a_shorter_limit_says_a_prefix_and_ends_for_length() -> None:
-    plan = plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
-
-    assert len(plan.pieces) == plan.eval_tokens == 5
-    assert plan.reason == "length"
-    assert said(Wish(seed=1)).startswith(said(Wish(seed=1, limit_tokens=5)))
+def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
+    whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
+    assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
+    assert (len(plan.pieces), plan.eval_tokens, plan.reason) == (5, 5, "length")
+    assert whole.startswith(said(Wish(seed=1, limit_tokens=5)))
+    stop = whole[30:34]
+    assert said(Wish(seed=1, stop=("never said", stop))) == whole[: whole.index(stop)]
 
 
 def test_natural_lengths_vary_within_their_range() -> None:
     lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).pieces) for seed in range(30)}
-
     assert len(lengths) > 5
-    assert min(lengths) >= 40
-    assert max(lengths) <= 203
+    assert 40 <= min(lengths) <= max(lengths) <= 203
 
 
-def test_a_stop_string_ends_the_reply_before_it() -> None:
-    whole = said(Wish(seed=1))
-    stop = whole[30:34]
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
+    whole = said(Wish(seed=seed), PROMPT)
+    rests = [whole[:cut] + said(Wish(seed=seed), PROMPT + whole[:cut]) for cut in range(len(whole))]
+    wrong = [cut for cut, text in enumerate(rests) if text != whole]
+    within_a_word = [cut for cut in wrong if whole[cut - 1].isalpha() and whole[cut].isalpha()]
+    assert wrong == within_a_word, "words that begin alike may be finished in another way, and nothing else may differ"
+    assert len(wrong) < len(whole) / 10
+    assert said(Wish(seed=seed), PROMPT + whole[:60].replace(" ", "", 1)) not in whole, "a missing letter shows"
 
-    cut = said(Wish(seed=1, stop=("never said", stop)))
 
-    assert cut == whole[: whole.index(stop)]
-
-
-def test_a_schema_with_references_enums_and_bounds_is_followed() -> None:
+def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() -> None:
     schema: JsonObject = {
         "$defs": {"size": {"type": "integer", "minimum": 3, "maximum": 3}},
         "properties": {"size": {"$ref": "#/$defs/size"}, "kind": {"enum": ["x"]}, "ok": {"type": "boolean"}, "on": {"const": 4}},
     }
-
     value = sample(schema, draws("k"))
-
     assert isinstance(value, dict)
-    assert (value["size"], value["kind"], value["on"]) == (3, "x", 4)
-    assert isinstance(value["ok"], bool)
-
-
-def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
-    schema: JsonObject = {"type": "object", "properties": {"next": {"$ref": "#"}}}
-
-    assert sample(schema, draws("k")) is not None
-
-
-def test_pieces_joined_are_the_text_again() -> None:
-    text = '{"a": [1, "Größe"],\n  "b":  null}'
-
-    assert "".join(pieces_of(text)) == text
+    assert (value["size"], value["kind"], value["on"], type(value["ok"])) == (3, "x", 4, bool)
+    assert sample({"type": "object", "properties": {"next": {"$ref": "#"}}}, draws("k")) is not None
 
 
 def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
     tool: JsonObject = {"type": "function", "function": {"name": "turn_on_lamp", "parameters": {"type": "object", "properties": {}}}}
     asked = Message(role="user", content="please turn_on_lamp")
-
     assert chosen_tool([asked], [tool]) is not None
     assert chosen_tool([asked, Message(role="tool", content="done")], [tool]) is None
     assert chosen_tool([Message(role="user", content="good night")], [tool]) is None
@@ -86,26 +74,67 @@ def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
 
 def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_message_stays() -> None:
     turns = [Message(role="system", content="be kind"), *(Message(role="user", content=f"number {n} " * 20) for n in range(9))]
-
-    prompt = fit_messages(MODEL, turns, Room(num_ctx=150))
-
-    assert prompt.tokens <= 150
-    assert "be kind" in prompt.text
-    assert "number 8" in prompt.text
-    assert "number 0" not in prompt.text
+    ask = Ask(model="m", stream=False, messages=turns, options={"num_ctx": 150})
+    options = read_options(MODEL, ask, default_num_ctx=4096)
+    text, tokens = fitted(MODEL, ask, options)
+    assert 100 < tokens <= 150
+    assert ["be kind" in text, "number 8" in text, "number 0" in text] == [True, True, False]
     with pytest.raises(OllamaError, match="longer than the context"):
-        fit_messages(MODEL, turns, Room(num_ctx=150, truncate=False))
+        fitted(MODEL, replace(ask, truncate=False), options)
 
 
 def test_vectors_are_those_of_their_text_and_print_shortest() -> None:
     vector = vector_of(MODEL, "text", 16)
-
-    assert vector == vector_of(MODEL, "text", 16)
-    assert vector != vector_of(MODEL, "other", 16)
+    assert vector == vector_of(MODEL, "text", 16) != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
     assert struct.pack("<16f", *map(shortest, vector)) == struct.pack("<16f", *vector)
 
 
-def test_prompts_are_counted_with_their_begin_token() -> None:
+def test_prompts_are_counted_with_their_begin_token_and_cut_without_loss() -> None:
     assert count_tokens(MODEL, "") == 1
     assert count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of") == 9
+    text = '{"a": [1, "Größe"],\n  "b":  null}'
+    assert "".join(pieces_of(text)) == text
+
+
+@pytest.fixture
+async def caller(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> Caller:
+    return Caller(session, (await start_emulator([model("a")], quirks=frozenset({parse_quirk("cache-drift=1")})))[1])
+
+
+def at(temperature: object, path: str, **more: object) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": "a", **STREAMS[path]}
+    place = {"temperature": temperature, **more}
+    return body | ({"options": body["options"] | place} if "options" in body else place)
+
+
+def texts(part: object) -> list[str]:
+    """All the text in an answer of any API."""
+    if isinstance(part, list):
+        return [text for each in part for text in texts(each)]
+    if not isinstance(part, dict):
+        return []
+    own = [content for name, content in part.items() if name in {"response", "content", "text"} and isinstance(content, str)]
+    return own + [text for content in part.values() for text in texts(content)]
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(path, start_emulator, session):
+    caller = Caller(session, (await start_emulator([model("a")]))[1])
+    cold = {"".join(texts(await caller.post(path, **at(0, path)))) for _ in range(3)}
+    warm = {"".join(texts(await caller.post(path, **at(0.8, path)))) for _ in range(3)}
+    assert (len(cold), len(warm), "" in cold) == (1, 3, False)
+    if path == "/api/generate":
+        assert cold == {"".join(texts(await caller.post(path, **at(0.0, path, seed=seed)))) for seed in (1, 2, -1)}
+    else:
+        answer = await caller.post(path, **at("cold", path))
+        wrong = (400, "temperature of type float64") if path.startswith("/v1/") else (500, "must be of type float32")
+        assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
+
+
+async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(caller) -> None:
+    ask = {"model": "a", "prompt": "hello", "stream": False, "options": {"seed": 3, "num_predict": 30}}
+    cold, warm, still_warm = [(await caller.post("/api/generate", **ask))["response"] for _ in range(3)]
+    await caller.post("/api/generate", model="a", keep_alive=0)
+    assert warm == still_warm != cold
+    assert (await caller.post("/api/generate", **ask))["response"] == cold

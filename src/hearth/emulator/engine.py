@@ -18,7 +18,7 @@ from hearth.clock import Clock
 from hearth.dialects.writers import Said, Text
 from hearth.emulator.models import BUSY_TEXT, GIB, EmulatedModel, Installed, OllamaError, RunnerDied
 from hearth.emulator.prompts import LoadKey
-from hearth.emulator.quirks import Faults
+from hearth.emulator.quirks import Faults, QuirkName
 
 _LOGGED_LOADS = 10_000
 _CACHED_PROMPTS = 8
@@ -30,28 +30,13 @@ Say = Callable[[Said], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class SlotUse:
-    """What a request does with its slot; its execution writes it, and it matters when the caller leaves.
-
-    Attributes:
-        reads_until: monotonic instant at which its prompt has been read.
-        streams: pieces of the answer are on their way to the caller.
-        left: the caller has gone.
-    """
-
-    reads_until: float = 0.0
-    streams: bool = False
-    left: bool = False
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
 class Runner:
     """A model in memory.
 
     Attributes:
         keep_alive_s: how long it stays after its last request; 0 marks it for eviction, infinity keeps it.
-        references: requests attached, waiting for a slot included.
         expires_wall: refreshed only when the runner goes idle.
+        references: requests attached, waiting for a slot included.
         died: set when its process has ended; nobody notices before the next request.
         slowdown: how many times slower than the model's profile it runs.
         evicting: another model waits for this one to go.
@@ -67,11 +52,11 @@ class Runner:
     vram_bytes: int
     keep_alive_s: float
     slots: asyncio.Semaphore
-    expires_wall: float
+    slowdown: float
+    expires_wall: float = 0.0
     references: int = 0
     died: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
-    slowdown: float = 1.0
     evicting: bool = False
     executions: int = 0
     orphans: int = 0
@@ -91,11 +76,16 @@ class Runner:
             self.timer.cancel()
             self.timer = None
 
-    def expires_at_wall(self, now_wall: float) -> float:
-        return math.inf if self.keep_alive_s == math.inf else now_wall + self.keep_alive_s
+
+@dataclass(slots=True)
+class _SlotUse:
+    """What a request does with its slot: until when (monotonic) its prompt is read, and whether its caller is being sent pieces."""
+
+    reads_until: float = 0.0
+    streams: bool = False
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Pending:
     installed: Installed
     key: LoadKey
@@ -146,7 +136,7 @@ class Engine:
         self._loop_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._loop_task = asyncio.create_task(self._load_loop())
+        self._loop_task = asyncio.create_task(self._load_in_order())
 
     async def stop(self) -> None:
         for runner in self._loaded.values():
@@ -157,18 +147,21 @@ class Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def resident(self) -> tuple[Runner, ...]:
+    def resident(self) -> list[Runner]:
         """Loaded runners, latest expiry first; one that is being loaded is absent."""
-        return tuple(sorted(self._loaded.values(), key=lambda runner: -runner.expires_wall))
+        return sorted(self._loaded.values(), key=lambda runner: -runner.expires_wall)
 
     @asynccontextmanager
     async def lease(self, installed: Installed, key: LoadKey, keep_alive_s: float | None) -> AsyncIterator[Runner]:
         """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
-        if self.faults.busy():
+        if self.faults.strikes(QuirkName.BUSY_503):
             raise OllamaError(503, BUSY_TEXT)
-        runner = await self._acquire(
-            _Pending(installed=installed, key=key, keep_alive_s=keep_alive_s, answer=asyncio.get_running_loop().create_future())
-        )
+        pending = _Pending(installed, key, keep_alive_s, asyncio.get_running_loop().create_future())
+        runner = self._loaded.get(installed.model.weights)
+        if runner is not None and runner.serves(key):
+            self._attach(runner, pending)
+        else:
+            runner = await self._wait_for_load(pending)
         try:
             yield runner
         finally:
@@ -178,25 +171,27 @@ class Engine:
         self,
         runner: Runner,
         prompt_tokens: int,
-        pieces: Sequence[Text],
-        eval_tokens: int,
-        say: Say | None,
+        pieces: Sequence[Text] = (),
+        eval_tokens: int = 0,
+        say: Say | None = None,
         *,
         dies_after: float = math.inf,
     ) -> tuple[float, float]:
-        """Say every piece when it is due, and hold a slot until the last one has been taken; how long prompt and answer took, in seconds.
+        """Read the prompt and say every piece when it is due, holding a slot until the last one has been taken.
 
         Args:
             say: takes a piece; None where the answer is sent whole at the end.
             dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
 
-        Raises `RunnerDied` when the runner's process ends meanwhile.
+        Returns how long prompt and answer took, in seconds. Raises `RunnerDied` when the runner's process ends meanwhile.
         """
+        speed, model = self.limits.speed / runner.slowdown, runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
-            first_at = await self._read(runner, use, prompt_tokens)
+            use.reads_until = first_at = began_at + prompt_tokens / model.prompt_tokens_per_s / speed
+            await self._until(runner, first_at)
             spoke_at = self.clock.monotonic()
-            token_s = runner.slowdown / runner.model.decode_tokens_per_s / self.limits.speed
+            token_s = 1 / model.decode_tokens_per_s / speed
             dies_at = dies_after if dies_after == math.inf else min(dies_after, len(pieces))
             for place, piece in enumerate(pieces):
                 await self._until(runner, first_at + place * token_s)
@@ -207,18 +202,6 @@ class Engine:
                     runner.died.set()
             await self._until(runner, first_at + max(0, eval_tokens - 1) * token_s)
             return spoke_at - began_at, self.clock.monotonic() - spoke_at
-
-    async def read(self, runner: Runner, prompt_tokens: int) -> None:
-        """Read a prompt without an answer: one embedding."""
-        async with self._slot(runner) as use:
-            await self._read(runner, use, prompt_tokens)
-
-    async def _read(self, runner: Runner, use: SlotUse, prompt_tokens: int) -> float:
-        """Returns the instant at which the first piece is due."""
-        read_s = prompt_tokens / runner.model.prompt_tokens_per_s / self.limits.speed * runner.slowdown
-        use.reads_until = self.clock.monotonic() + read_s
-        await self._until(runner, use.reads_until)
-        return use.reads_until
 
     async def _until(self, runner: Runner, due_at: float) -> None:
         ahead_s = due_at - self.clock.monotonic()
@@ -232,19 +215,40 @@ class Engine:
             raise RunnerDied
 
     @asynccontextmanager
-    async def _slot(self, runner: Runner) -> AsyncIterator[SlotUse]:
+    async def _slot(self, runner: Runner) -> AsyncIterator[_SlotUse]:
         """One of the runner's slots, in order of arrival."""
         await runner.slots.acquire()
         self.running[runner.name] += 1
         self.max_running = max(self.max_running, self.running.total())
-        use = SlotUse()
+        use, left = _SlotUse(), False
         try:
             yield use
         except (asyncio.CancelledError, ConnectionError):
-            use.left = True
+            left = True
             raise
         finally:
-            self._end_execution(runner, use)
+            runner.executions += 1
+            if runner.executions == self.faults.number(QuirkName.DEAD_RUNNER):
+                runner.died.set()
+            ahead_s = use.reads_until - self.clock.monotonic()
+            if left and ahead_s > 0 and self.faults.number(QuirkName.IGNORES_DISCONNECT):
+                runner.orphans += 1
+                asyncio.get_running_loop().call_later(ahead_s, self._end_orphan, runner)
+            elif left and use.streams and self.faults.leaks_a_slot():
+                self.running[runner.name] -= 1
+                self.leaked[runner.name] += 1
+            else:
+                self._free_slot(runner)
+
+    def _free_slot(self, runner: Runner) -> None:
+        self.running[runner.name] -= 1
+        runner.slots.release()
+
+    def _end_orphan(self, runner: Runner) -> None:
+        """A prompt that nobody waits for has been read, or its process has ended before."""
+        if runner.orphans:
+            runner.orphans -= 1
+            self._free_slot(runner)
 
     def expire(self, installed: Installed) -> None:
         """Mark the model for unloading: now if idle, else after its last request. Nothing happens if it is not loaded."""
@@ -260,19 +264,16 @@ class Engine:
         """End every unload that is stuck."""
         for runner in tuple(self._loaded.values()):
             if runner.keep_alive_s <= 0 and runner.references == 0:
-                self._unload_now(runner)
+                self._unload(runner)
 
     def kill(self, weights: str) -> None:
         """End the runner's process as a crash would; it stays listed until somebody needs it."""
-        runner = self._loaded.get(weights)
-        if runner is not None:
-            runner.died.set()
+        if weights in self._loaded:
+            self._loaded[weights].died.set()
 
-    async def _acquire(self, pending: _Pending) -> Runner:
-        runner = self._loaded.get(pending.installed.model.weights)
-        if runner is not None and runner.serves(pending.key):
-            self._attach(runner, pending)
-            return runner
+    # Loading.
+
+    async def _wait_for_load(self, pending: _Pending) -> Runner:
         try:
             self._queue.put_nowait(pending)
         except asyncio.QueueFull:
@@ -287,52 +288,44 @@ class Engine:
     def _attach(self, runner: Runner, pending: _Pending) -> None:
         runner.references += 1
         runner.stop_timer()
-        if pending.keep_alive_s is not None and (self.faults.wedges or not runner.evicting):
+        wedges = bool(self.faults.number(QuirkName.EVICTION_WEDGE, 1.0))
+        if pending.keep_alive_s is not None and (wedges or not runner.evicting):
             runner.keep_alive_s = pending.keep_alive_s
 
     def _release(self, runner: Runner) -> None:
         runner.references -= 1
         if runner.references > 0 or self._loaded.get(runner.model.weights) is not runner:
             return
-        runner.expires_wall = runner.expires_at_wall(self.clock.wall())
+        runner.expires_wall = self.clock.wall() + runner.keep_alive_s
         if runner.keep_alive_s <= 0:
             self._begin_unload(runner)
-        elif runner.expires_wall != math.inf:
+        elif runner.keep_alive_s != math.inf:
             runner.timer = asyncio.get_running_loop().call_later(runner.keep_alive_s, self._begin_unload, runner)
 
-    async def _load_loop(self) -> None:
+    async def _load_in_order(self) -> None:
         while True:
             pending = await self._queue.get()
-            if not pending.answer.done():
-                await self._serve(pending)
-
-    async def _serve(self, pending: _Pending) -> None:
-        while True:
-            runner = self._loaded.get(pending.installed.model.weights)
-            if runner is not None and runner.serves(pending.key):
-                self._hand_over(runner, pending)
-                return
-            victim = runner or self._victim(pending)
-            if victim is None:
-                break
-            await self._evict(victim)
-        await self._load(pending)
+            if pending.answer.done():
+                continue
+            while (runner := self._loaded.get(pending.installed.model.weights)) is None or not runner.serves(pending.key):
+                victim = runner or self._victim(pending)
+                if victim is None:
+                    runner = await self._load(pending)
+                    break
+                await self._evict(victim)
+            if runner is not None and not pending.answer.done():
+                self._attach(runner, pending)
+                pending.answer.set_result(runner)
 
     def _victim(self, pending: _Pending) -> Runner | None:
         """Whom to evict before the load may begin; None when there is room (or nothing to evict)."""
-        if not self._loaded:
-            return None
-        if len(self._loaded) < self.limits.loaded and self._fits_beside(pending):
+        loaded, card_gib = self._loaded.values(), self.limits.vram_gib
+        free_bytes = math.inf if card_gib == 0 else card_gib * GIB - sum(runner.vram_bytes for runner in loaded)
+        if not loaded or (len(loaded) < self.limits.loaded and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes):
             return None
         # Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used.
-        ranked = sorted(self._loaded.values(), key=lambda runner: (runner.keep_alive_s, runner.model.weights))
+        ranked = sorted(loaded, key=lambda runner: (runner.keep_alive_s, runner.model.weights))
         return next((runner for runner in ranked if runner.references == 0), ranked[0])
-
-    def _fits_beside(self, pending: _Pending) -> bool:
-        if self.limits.vram_gib == 0:
-            return True
-        used = sum(runner.vram_bytes for runner in self._loaded.values())
-        return pending.installed.model.vram_gib * GIB <= 0.8 * (self.limits.vram_gib * GIB - used)
 
     async def _evict(self, victim: Runner) -> None:
         self._unloaded.clear()
@@ -341,82 +334,52 @@ class Engine:
             self._begin_unload(victim)
         await self._unloaded.wait()
 
-    async def _load(self, pending: _Pending) -> None:
+    async def _load(self, pending: _Pending) -> Runner | None:
+        """The new runner; None where its caller has left before it was ready."""
         if self._unloading:
             await asyncio.wait(self._unloading)
         if pending.answer.done():
-            return
-        model = pending.installed.model
-        endless = self.faults.load_never_ends(pending.installed.name.short, model.name)
+            return None
+        model, name, card_gib = pending.installed.model, pending.installed.name.short, self.limits.vram_gib
+        endless = self.faults.load_never_ends(name, model.name)
         await asyncio.wait({pending.answer}, timeout=None if endless else model.load_s / self.limits.speed)
         if pending.answer.done():
-            return
-        runner = self._new_runner(pending)
-        self._loaded[model.weights] = runner
-        self.loads.append((runner.name, self.clock.monotonic()))
-        self._hand_over(runner, pending)
-
-    def _hand_over(self, runner: Runner, pending: _Pending) -> None:
-        if not pending.answer.done():
-            self._attach(runner, pending)
-            pending.answer.set_result(runner)
-
-    def _new_runner(self, pending: _Pending) -> Runner:
-        model = pending.installed.model
-        runner = Runner(
+            return None
+        keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
+        runner = self._loaded[model.weights] = Runner(
             model=model,
-            name=pending.installed.name.short,
+            name=name,
             digest=pending.installed.digest,
             key=pending.key,
-            vram_bytes=int(min(self.limits.vram_gib, model.vram_gib) * GIB),
-            keep_alive_s=_KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s,
+            vram_bytes=int(min(card_gib, model.vram_gib) * GIB),
+            keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(1 if model.can("embedding") else self.limits.parallel),
-            expires_wall=0.0,
-            slowdown=self.faults.slowdown(model.vram_gib, self.limits.vram_gib),
+            slowdown=self.faults.number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < model.vram_gib else 1.0,
+            expires_wall=self.clock.wall() + keep_alive_s,
         )
-        runner.expires_wall = runner.expires_at_wall(self.clock.wall())
+        self.loads.append((name, self.clock.monotonic()))
         return runner
 
-    def _end_execution(self, runner: Runner, use: SlotUse) -> None:
-        runner.executions += 1
-        if self.faults.kills_after(runner.executions):
-            runner.died.set()
-        ahead_s = use.reads_until - self.clock.monotonic()
-        if use.left and ahead_s > 0 and self.faults.ignores_disconnect:
-            runner.orphans += 1
-            asyncio.get_running_loop().call_later(ahead_s, self._end_orphan, runner)
-            return
-        self.running[runner.name] -= 1
-        if use.left and use.streams and self.faults.leaks_a_slot():
-            self.leaked[runner.name] += 1
-        else:
-            runner.slots.release()
-
-    def _end_orphan(self, runner: Runner) -> None:
-        """A prompt that nobody waits for has been read, or its process has ended before."""
-        if runner.orphans:
-            runner.orphans -= 1
-            self.running[runner.name] -= 1
-            runner.slots.release()
+    # Unloading.
 
     def _begin_unload(self, runner: Runner) -> None:
         runner.stop_timer()
-        stuck_s = self.faults.stuck_s
+        stuck_s = self.faults.number(QuirkName.STUCK_UNLOAD)
         if stuck_s == 0:
-            self._unload_now(runner)
+            self._unload(runner)
         elif stuck_s != math.inf:
-            runner.timer = asyncio.get_running_loop().call_later(stuck_s, self._unload_now, runner)
+            runner.timer = asyncio.get_running_loop().call_later(stuck_s, self._unload, runner)
 
-    def _unload_now(self, runner: Runner) -> None:
+    def _unload(self, runner: Runner) -> None:
         runner.stop_timer()
         while runner.orphans:
             self._end_orphan(runner)
         del self.leaked[runner.name]
         del self._loaded[runner.model.weights]
-        task = asyncio.create_task(self._unload(runner))
+        task = asyncio.create_task(self._free_memory(runner.model.unload_s / self.limits.speed))
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
 
-    async def _unload(self, runner: Runner) -> None:
-        await asyncio.sleep(runner.model.unload_s / self.limits.speed)
+    async def _free_memory(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         self._unloaded.set()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, lookup, object_field, string_field
-from hearth.emulator.models import EmulatedModel, Installed, ModelName, OllamaError, error_body, valid_name
-from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, error_body, valid_name
+from hearth.emulator.wire import JSON, NDJSON, Body, Call, timestamp
 from hearth.types import Dialect
 
 
@@ -45,12 +45,12 @@ async def tags(call: Call) -> None:
 
 
 async def ps(call: Call) -> None:
-    """Models in memory, latest expiry first; one that is being loaded is absent."""
+    """Models in memory, latest expiry first; their size is that of weights and about 8 % of buffers at least."""
     models: list[JsonValue] = [
         {
             "name": runner.name,
             "model": runner.name,
-            "size": runner.model.loaded_bytes,
+            "size": int(max(runner.model.vram_gib, runner.model.size_gib * 1.08) * GIB),
             "digest": runner.digest,
             "details": runner.model.details,
             "expires_at": timestamp(runner.expires_wall),
@@ -78,7 +78,9 @@ def _v1_model(shown: str, installed: Installed) -> JsonObject:
 
 async def show(call: Call) -> None:
     """The facts of one model; raises `OllamaError` 404 with the completed name for a missing one."""
-    text = _named(call.struct("api.ShowRequest"), "ShowRequest")
+    text = _named(call.read("api.ShowRequest"))
+    if not text:
+        raise OllamaError(400, "model is required")
     installed = call.server.catalogue.require(text, shown=valid_name(text).short)
     model, family = installed.model, installed.model.family
     parameters = "\n".join(f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items())
@@ -102,77 +104,59 @@ async def show(call: Call) -> None:
     )
 
 
-def _named(fields: JsonObject, struct: str, *, required: bool = True) -> str:
+def _named(body: Body) -> str:
     """The model's name; older clients put it under `name`."""
-    name = string_field(fields, "model", struct) or string_field(fields, "name", struct)
-    if required and not name:
-        raise OllamaError(400, "model is required")
-    return name
+    return body.string("model") or body.string("name")
 
 
 async def create(call: Call) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with 400."""
-    struct, fields = "CreateRequest", call.struct("api.CreateRequest")
-    name, base_text = string_field(fields, "model", struct), string_field(fields, "from", struct)
+    body, catalogue = call.read("api.CreateRequest"), call.server.catalogue
+    name, base_text = body.string("model"), body.string("from")
     valid_name(name)
     if not base_text:
         raise OllamaError(400, 'neither "from" or "files" was specified')
-    streaming = bool_field(fields, "stream", struct) is not False
-    base = call.server.catalogue.find(base_text)
-    if base is None:
+    streaming, found = body.flag("stream", default=True), catalogue.find(base_text)
+    if found is None:
         await _tell(call, [], streaming=streaming, error=_unreachable(valid_name(base_text)))
         return
-    derived = _derived(base.model, fields, struct)
-    call.server.catalogue.put(name, derived, created_wall=call.server.engine.clock.wall())
-    layers = [encode({key: value}) for key in ("template", "system", "parameters") if (value := lookup(fields, key))]
-    steps = [f"using existing layer sha256:{base.model.weights.removeprefix('sha256-')}"]
-    steps += [f"creating new layer sha256:{sha256(layer).hexdigest()}" for layer in layers]
-    await _tell(call, [*steps, "writing manifest"], streaming=streaming)
-
-
-def _derived(base: EmulatedModel, fields: JsonObject, struct: str) -> EmulatedModel:
-    system, template = string_field(fields, "system", struct), string_field(fields, "template", struct)
-    parameters = object_field(fields, "parameters", struct, "map[string]interface {}")
-    return base.model_copy(
-        update={
-            "parameters": {**base.parameters, **parameters},
-            "system": system or base.system,
-            "template": template or base.template,
-            "templated": base.templated or bool(template),
-        }
-    )
+    base, system, template = found.model, body.string("system"), body.string("template")
+    changes = {
+        "parameters": base.parameters | body.object("parameters"),
+        "system": system or base.system,
+        "template": template or base.template,
+        "templated": base.templated or bool(template),
+    }
+    catalogue.put(name, base.model_copy(update=changes), created_wall=call.server.engine.clock.wall())
+    layers = [encode({key: value}) for key in ("template", "system", "parameters") if (value := body.get(key))]
+    new = [f"creating new layer sha256:{sha256(layer).hexdigest()}" for layer in layers]
+    await _tell(call, [f"using existing layer sha256:{base.weights}", *new, "writing manifest"], streaming=streaming)
 
 
 async def pull(call: Call) -> None:
     """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
-    fields = call.struct("api.PullRequest")
-    text = _named(fields, "PullRequest", required=False)
-    name, streaming = valid_name(text), bool_field(fields, "stream", "PullRequest") is not False
-    installed = call.server.catalogue.find(text)
+    body = call.read("api.PullRequest")
+    name, installed, error = valid_name(_named(body)), call.server.catalogue.find(_named(body)), None
+    steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
-        await _tell(call, ["pulling manifest"], streaming=streaming, error=_unreachable(name))
-        return
-    steps: list[str | JsonObject] = [
-        "pulling manifest",
-        _transfer("pulling", installed.model),
-        "verifying sha256 digest",
-        "writing manifest",
-    ]
-    await _tell(call, steps, streaming=streaming)
+        error = _unreachable(name)
+    else:
+        steps += [_transfer("pulling", installed.model), "verifying sha256 digest", "writing manifest"]
+    await _tell(call, steps, streaming=body.flag("stream", default=True), error=error)
 
 
 async def push(call: Call) -> None:
     """Progress of an upload that goes nowhere; raises `OllamaError` 404 for a missing model."""
-    fields = call.struct("api.PushRequest")
-    installed = call.server.catalogue.require(_named(fields, "PushRequest"))
-    streaming = bool_field(fields, "stream", "PushRequest") is not False
-    steps: list[str | JsonObject] = ["retrieving manifest", _transfer("pushing", installed.model), "pushing manifest"]
-    await _tell(call, steps, streaming=streaming)
+    body = call.read("api.PushRequest")
+    if not _named(body):
+        raise OllamaError(400, "model is required")
+    transfer = _transfer("pushing", call.server.catalogue.require(_named(body)).model)
+    await _tell(call, ["retrieving manifest", transfer, "pushing manifest"], streaming=body.flag("stream", default=True))
 
 
 def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
-    digest, size = model.weights.replace("sha256-", "sha256:"), model.size_bytes
-    return {"status": f"{verb} {digest[7:19]}", "digest": digest, "total": size, "completed": size}
+    size = model.size_bytes
+    return {"status": f"{verb} {model.weights[:12]}", "digest": f"sha256:{model.weights}", "total": size, "completed": size}
 
 
 async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: bool, error: OllamaError | None = None) -> None:
@@ -190,8 +174,8 @@ async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: boo
 
 async def copy(call: Call) -> None:
     """A second name for the same weights; raises `OllamaError` 404."""
-    fields = call.struct("api.CopyRequest")
-    source, destination = string_field(fields, "source", "CopyRequest"), string_field(fields, "destination", "CopyRequest")
+    body = call.read("api.CopyRequest")
+    source, destination = body.string("source"), body.string("destination")
     valid_name(source)
     valid_name(destination)
     installed = call.server.catalogue.require(source, template='model "{}" not found')
@@ -201,7 +185,7 @@ async def copy(call: Call) -> None:
 
 async def delete(call: Call) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
-    call.server.catalogue.remove(_named(call.struct("api.DeleteRequest"), "DeleteRequest", required=False))
+    call.server.catalogue.remove(_named(call.read("api.DeleteRequest")))
     await call.whole()
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -26,11 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
 
 class OllamaError(HearthError):
-    """The emulated Ollama refuses.
-
-    Attributes:
-        at_bind: raised while the request is read, before any model is looked up; `/v1` routes frame those differently.
-    """
+    """The emulated Ollama refuses; `at_bind` before it has looked for the model: `/v1` routes frame such an error differently."""
 
     reason = "emulated"
 
@@ -49,11 +44,11 @@ class RunnerDied(OllamaError):
 
 def error_body(error: OllamaError, dialect: Dialect, request_id: str = "") -> bytes:
     """The JSON body of `error`, without a trailing newline; `request_id` appears in Anthropic's shape only."""
+    kind = _KINDS.get(error.status, "api_error")
     if dialect is Dialect.OPENAI:
-        kind = _KINDS.get(error.status, "api_error")
         return encode({"error": {"message": error.message, "type": kind, "param": None, "code": None}})
     if dialect is Dialect.ANTHROPIC:
-        kind = "overloaded_error" if error.status == 503 else _KINDS.get(error.status, "api_error")
+        kind = "overloaded_error" if error.status == 503 else kind
         return encode({"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id})
     return encode({"error": error.message})
 
@@ -102,17 +97,12 @@ class EmulatedModel(BaseModel):
 
     @property
     def weights(self) -> str:
-        """Identity of the weights file: models that share it share a runner."""
-        return "sha256-" + sha256(f"weights {self.name}".encode()).hexdigest()
+        """Hash of the weights file: models that share it share a runner."""
+        return sha256(f"weights {self.name}".encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:
         return int(self.size_gib * GIB)
-
-    @property
-    def loaded_bytes(self) -> int:
-        """The footprint while loaded, graphics and main memory together: weights and about 8 % of buffers at least."""
-        return int(max(self.vram_gib, self.size_gib * 1.08) * GIB)
 
     @property
     def details(self) -> JsonObject:
@@ -130,58 +120,24 @@ class EmulatedModel(BaseModel):
         return capability in self.capabilities
 
 
-def default_profiles() -> tuple[EmulatedModel, ...]:
-    """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k context.
+# Rates of the 8B model: XiongjieDai/GPU-Benchmarks-on-LLM-Inference. The 32B q6_K weights (26.9 GB) do not fit and are split with the CPU,
+# which costs about a factor of seven (ollama/ollama#17099). The 14B figures lie between the two (community reports of 48 to 65 tokens/s).
+# Load times assume a warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
+_COLUMNS = (
+    *("name", "size_gib", "vram_gib", "prompt_tokens_per_s", "decode_tokens_per_s", "load_s", "unload_s", "context_tokens"),
+    *("family", "parameter_size", "quantization", "capabilities", "embedding_length"),
+)
+_DEFAULTS = (
+    ("qwen2.5:32b-instruct-q6_K", 25.0, 22.5, 200.0, 6.0, 11.0, 1.2, 32768, "qwen2", "32.8B", "Q6_K", ("completion", "tools"), 5120),
+    ("qwen2.5-coder:14b", 8.4, 10.5, 2000.0, 60.0, 3.2, 1.0, 32768, "qwen2", "14.8B", "Q4_K_M", ("completion", "tools", "insert"), 5120),
+    ("llama3.1:8b", 4.6, 6.2, 3865.0, 112.0, 2.0, 0.8, 131072, "llama", "8.0B", "Q4_K_M", ("completion", "tools"), 4096),
+    ("nomic-embed-text", 0.26, 0.6, 8000.0, 1.0, 1.2, 0.5, 2048, "nomic-bert", "137M", "F16", ("embedding",), 768),
+)
 
-    Rates of the 8B model: XiongjieDai/GPU-Benchmarks-on-LLM-Inference. The 32B q6_K weights (26.9 GB) do not fit and are split with
-    the CPU, which costs about a factor of seven (ollama/ollama#17099). The 14B figures lie between the two (community reports of 48
-    to 65 tokens/s). Load times assume a warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
-    """
-    return (
-        EmulatedModel(
-            name="qwen2.5:32b-instruct-q6_K",
-            size_gib=25.0,
-            vram_gib=22.5,
-            prompt_tokens_per_s=200.0,
-            decode_tokens_per_s=6.0,
-            load_s=11.0,
-            unload_s=1.2,
-            family="qwen2",
-            parameter_size="32.8B",
-            quantization="Q6_K",
-            capabilities=("completion", "tools"),
-            embedding_length=5120,
-        ),
-        EmulatedModel(
-            name="qwen2.5-coder:14b",
-            size_gib=8.4,
-            vram_gib=10.5,
-            prompt_tokens_per_s=2000.0,
-            decode_tokens_per_s=60.0,
-            load_s=3.2,
-            unload_s=1.0,
-            family="qwen2",
-            parameter_size="14.8B",
-            capabilities=("completion", "tools", "insert"),
-            embedding_length=5120,
-        ),
-        EmulatedModel(name="llama3.1:8b", context_tokens=131072, capabilities=("completion", "tools")),
-        EmulatedModel(
-            name="nomic-embed-text",
-            size_gib=0.26,
-            vram_gib=0.6,
-            prompt_tokens_per_s=8000.0,
-            decode_tokens_per_s=1.0,
-            load_s=1.2,
-            unload_s=0.5,
-            context_tokens=2048,
-            family="nomic-bert",
-            parameter_size="137M",
-            quantization="F16",
-            capabilities=("embedding",),
-            embedding_length=768,
-        ),
-    )
+
+def default_profiles() -> tuple[EmulatedModel, ...]:
+    """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k context."""
+    return tuple(EmulatedModel.model_validate(dict(zip(_COLUMNS, row, strict=True))) for row in _DEFAULTS)
 
 
 def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:
@@ -202,8 +158,7 @@ def _place(path: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelName:
+class ModelName(NamedTuple):
     """A complete name."""
 
     host: str
@@ -212,20 +167,13 @@ class ModelName:
     tag: str
 
     @property
-    def key(self) -> str:
-        """What two spellings of one name have in common: letter case does not count."""
-        return self.full.lower()
-
-    @property
     def full(self) -> str:
         return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
 
     @property
     def short(self) -> str:
         """Without the parts that are defaults, always with a tag: what listings show."""
-        if self.host != "registry.ollama.ai":
-            return self.full
-        return f"{self.model}:{self.tag}" if self.namespace == "library" else f"{self.namespace}/{self.model}:{self.tag}"
+        return self.full.removeprefix("registry.ollama.ai/library/").removeprefix("registry.ollama.ai/")
 
 
 def parse_name(text: str) -> ModelName | None:
@@ -234,13 +182,9 @@ def parse_name(text: str) -> ModelName | None:
     if not colon or "/" in tag:
         path, tag = text, "latest"
     parts = path.split("/")
-    if len(parts) > 3 or not _PART.match(tag):
-        return None
-    host = parts[-3] if len(parts) == 3 else "registry.ollama.ai"
-    namespace = parts[-2] if len(parts) >= 2 else "library"
-    if not (_HOST.match(host) and _PART.match(namespace) and _PART.match(parts[-1])):
-        return None
-    return ModelName(host=host, namespace=namespace, model=parts[-1], tag=tag)
+    host, namespace, model = [*("registry.ollama.ai", "library")[: max(0, 3 - len(parts))], *parts][:3]
+    valid = len(parts) <= 3 and _HOST.match(host) and all(_PART.match(part) for part in (namespace, model, tag))
+    return ModelName(host, namespace, model, tag) if valid else None
 
 
 def valid_name(text: str) -> ModelName:
@@ -251,8 +195,7 @@ def valid_name(text: str) -> ModelName:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class Installed(NamedTuple):
     """A model under one of its names."""
 
     name: ModelName
@@ -265,7 +208,7 @@ class Installed:
 
 
 class Catalogue:
-    """Installed models by name. Names are validated where they enter."""
+    """Installed models by name, letter case aside. Names are validated where they enter."""
 
     def __init__(self, models: Iterable[EmulatedModel], *, now_wall: float) -> None:
         self._installed: dict[str, Installed] = {}
@@ -275,12 +218,12 @@ class Catalogue:
 
     def put(self, text: str, model: EmulatedModel, *, created_wall: float) -> None:
         name = valid_name(text)
-        self._installed[name.key] = Installed(name=name, model=model.model_copy(update={"created_wall": created_wall}))
-        self.blobs.add(f"sha256:{model.weights.removeprefix('sha256-')}")
+        self._installed[name.full.lower()] = Installed(name, model.model_copy(update={"created_wall": created_wall}))
+        self.blobs.add(f"sha256:{model.weights}")
 
     def find(self, text: str) -> Installed | None:
         """The model called `text`, None when there is none; raises `OllamaError` 400 for an impossible name."""
-        return self._installed.get(valid_name(text).key)
+        return self._installed.get(valid_name(text).full.lower())
 
     def require(self, text: str, *, shown: str | None = None, template: str = "model '{}' not found") -> Installed:
         """As `find`, but a missing model is a 404 whose text says `shown` (default: as requested)."""
@@ -290,7 +233,7 @@ class Catalogue:
         return found
 
     def remove(self, text: str) -> None:
-        del self._installed[self.require(text).name.key]
+        del self._installed[self.require(text).name.full.lower()]
 
     def newest_first(self) -> list[Installed]:
         return sorted(self._installed.values(), key=lambda one: (-one.model.created_wall, one.name.short))

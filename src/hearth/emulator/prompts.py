@@ -8,19 +8,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TypeAlias
 
-from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup, mismatch
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.models import EmulatedModel, OllamaError
 
 _WORD_PART = re.compile(r"\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1
-_INTEGERS = ("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx")
-_FLOATS = ("top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty")
 _LOAD_TIME_INTEGERS = ("draft_num_predict", "main_gpu", "num_batch", "num_gpu", "num_thread")
 _LOAD_TIME = (*_LOAD_TIME_INTEGERS, "use_mmap")
+_INTEGERS = ("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", *_LOAD_TIME_INTEGERS)
+_FLOATS = ("top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty")
+_TYPES = {**dict.fromkeys(_INTEGERS, "integer"), **dict.fromkeys(_FLOATS, "float32"), "use_mmap": "boolean", "stop": "array"}
 _MIN_CONTEXT_TOKENS = 4
 GREEDY_SEED = 0
 ASSISTANT = "<assistant>"
@@ -45,88 +46,36 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """What the runner reads. `tokens` may be smaller than the text where its middle was cut."""
+class Ask:
+    """What a caller wants of a model.
 
-    text: str
-    tokens: int
+    Attributes:
+        model: as the caller wrote it.
+        prompt: a finished prompt (raw generate); None renders `messages`.
+        options: in Ollama's names.
+        schema: `"json"`, a JSON schema or None.
+        think: True, False, an effort, or None for the model's default.
+        keep_alive_s: None keeps what the runner has; infinity for ever.
+        logprobs: wanted, with `top_logprobs` alternatives each.
+        context: the answer gives the numbers of the conversation's tokens.
+        render_only: show the prompt and say nothing (`_debug_render_only`).
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How much fits and what to do when it does not."""
-
-    num_ctx: int
-    num_keep: int = 4
+    model: str
+    stream: bool
+    messages: Sequence[Message] = ()
+    prompt: str | None = None
+    options: JsonObject = field(default_factory=dict)
+    tools: Sequence[JsonObject] = ()
+    schema: JsonValue = None
+    think: JsonValue = None
+    keep_alive_s: float | None = None
     truncate: bool = True
     shift: bool = True
-
-
-def render(messages: Sequence[Message], *, tools: Sequence[JsonObject] = ()) -> str:
-    """The conversation as the model reads it, ready for the assistant's turn, or in the middle of it where that is the last message."""
-    offered = f"<tools>{encode([*tools]).decode()}\n" if tools else ""
-    said = offered + "".join(map(_turn, messages))
-    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
-        return said.removesuffix("\n")
-    return said + ASSISTANT
-
-
-def _turn(one: Message) -> str:
-    thought = THOUGHT.format(one.thinking) if one.thinking else ""
-    return f"<{one.role}>{thought}{one.content}{one.tool_calls}\n"
-
-
-def fit_messages(model: EmulatedModel, messages: Sequence[Message], room: Room, *, tools: Sequence[JsonObject] = ()) -> Prompt:
-    """Drop the oldest messages, keeping system ones and the last, until the rest fits; raises `OllamaError` 400 where Ollama does."""
-    droppable = [place for place, one in enumerate(messages[:-1]) if one.role != "system"]
-
-    def without_oldest(count: int) -> str:
-        gone = frozenset(droppable[:count])
-        return render([one for place, one in enumerate(messages) if place not in gone], tools=tools)
-
-    def fits(count: int) -> bool:
-        return count_tokens(model, without_oldest(count)) <= room.num_ctx
-
-    if not room.truncate or fits(0):
-        return fit_text(model, without_oldest(0), room)
-    least = bisect_left(range(len(droppable)), 1, key=lambda count: int(fits(count)))
-    return fit_text(model, without_oldest(least), room)
-
-
-def fit_text(model: EmulatedModel, text: str, room: Room) -> Prompt:
-    """`text` as a prompt; raises `OllamaError` 400 when it may not be cut."""
-    tokens = count_tokens(model, text)
-    if tokens <= room.num_ctx:
-        return Prompt(text=text, tokens=tokens)
-    if not model.templated:
-        raise OllamaError(400, _llama_server_refusal(tokens, room.num_ctx))
-    if not (room.shift and room.truncate):
-        raise OllamaError(400, _TOO_LONG_TEXT)
-    return Prompt(text=text, tokens=room.num_keep + (room.num_ctx - room.num_keep) // 2 + 1)
-
-
-def _llama_server_refusal(tokens: int, num_ctx: int) -> str:
-    message = f"request ({tokens} tokens) exceeds the available context size ({num_ctx} tokens), try increasing it"
-    inner: JsonObject = {"code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": num_ctx}
-    return encode({"error": inner}).decode()
-
-
-def count_tokens(model: EmulatedModel, text: str) -> int:
-    """Size of `text` as a prompt, the begin-of-text token included."""
-    tokens = len(text.replace(" ", "\u2581").encode()) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text))
-    return tokens + _BEGIN_TOKENS
-
-
-def token_ids(model: EmulatedModel, text: str) -> list[int]:
-    """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model (a blank is U+2581 there), else word pieces."""
-    if model.byte_tokens:
-        return [byte + 3 for byte in text.replace(" ", "\u2581").encode()]
-    return [reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7) for piece in _WORD_PART.findall(text)]
-
-
-def pieces_of(text: str) -> tuple[str, ...]:
-    """`text` cut into word pieces; joined they are `text` again."""
-    return tuple(_WORD_PART.findall(text))
+    logprobs: bool = False
+    top_logprobs: int = 0
+    context: bool = False
+    render_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +96,74 @@ class Options:
     num_keep: int
 
 
-def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, default_num_ctx: int, shift: bool) -> Options:
-    """Merge the model's parameters with the request's; raises `OllamaError` 500 for a value of the wrong type."""
-    merged = {**model.parameters, **given}
+def fitted(model: EmulatedModel, ask: Ask, options: Options) -> tuple[str, int]:
+    """The prompt as the model reads it, and its tokens: fewer than the text has where its middle was cut.
+
+    The oldest messages are dropped, system ones and the last kept, until the rest fits; raises `OllamaError` 400 where Ollama does.
+    """
+    droppable = [place for place, one in enumerate(ask.messages[:-1]) if one.role != "system"]
+
+    def without_oldest(count: int) -> str:
+        gone = frozenset(droppable[:count])
+        return _rendered([one for place, one in enumerate(ask.messages) if place not in gone], ask.tools)
+
+    text = without_oldest(0) if ask.prompt is None else ask.prompt
+    tokens = count_tokens(model, text)
+    if ask.prompt is None and ask.truncate and tokens > options.num_ctx:
+        counts = range(len(droppable))
+        least = bisect_left(counts, 1, key=lambda count: int(count_tokens(model, without_oldest(count)) <= options.num_ctx))
+        text = without_oldest(least)
+        tokens = count_tokens(model, text)
+    if tokens <= options.num_ctx:
+        return text, tokens
+    if not model.templated:
+        raise OllamaError(400, _llama_server_refusal(tokens, options.num_ctx))
+    if not (ask.shift and ask.truncate):
+        raise OllamaError(400, _TOO_LONG_TEXT)
+    return text, options.num_keep + (options.num_ctx - options.num_keep) // 2 + 1
+
+
+def _rendered(messages: Sequence[Message], tools: Sequence[JsonObject]) -> str:
+    """The conversation, ready for the assistant's turn, or in the middle of it where that is the last message."""
+    text = f"<tools>{encode([*tools]).decode()}\n" if tools else ""
+    for one in messages:
+        thought = THOUGHT.format(one.thinking) if one.thinking else ""
+        text += f"<{one.role}>{thought}{one.content}{one.tool_calls}\n"
+    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        return text.removesuffix("\n")
+    return text + ASSISTANT
+
+
+def _llama_server_refusal(tokens: int, num_ctx: int) -> str:
+    message = f"request ({tokens} tokens) exceeds the available context size ({num_ctx} tokens), try increasing it"
+    inner: JsonObject = {"code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": num_ctx}
+    return encode({"error": inner}).decode()
+
+
+def count_tokens(model: EmulatedModel, text: str) -> int:
+    """Size of `text` as a prompt, the begin-of-text token included."""
+    return _BEGIN_TOKENS + (len(_byte_level(text)) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text)))
+
+
+def token_ids(model: EmulatedModel, text: str) -> list[int]:
+    """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model, else word pieces."""
+    if model.byte_tokens:
+        return [byte + 3 for byte in _byte_level(text)]
+    return [reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7) for piece in _WORD_PART.findall(text)]
+
+
+def _byte_level(text: str) -> bytes:
+    return text.replace(" ", "\u2581").encode()
+
+
+def pieces_of(text: str) -> list[str]:
+    """`text` cut into word pieces; joined they are `text` again."""
+    return _WORD_PART.findall(text)
+
+
+def read_options(model: EmulatedModel, ask: Ask, *, default_num_ctx: int) -> Options:
+    """Merge the model's parameters with the request's options; raises `OllamaError` 500 for a value of the wrong type."""
+    merged = {**model.parameters, **ask.options}
     for name, value in merged.items():
         _check(name, value)
     num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.context_tokens))
@@ -160,22 +174,12 @@ def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, defaul
     chosen = [(name, merged[name]) for name in _LOAD_TIME if merged.get(name) is not None]
     return Options(
         num_ctx=num_ctx,
-        load_key=(num_ctx, tuple(chosen) if shift else (*chosen, ("shift", False))),
+        load_key=(num_ctx, tuple(chosen) if ask.shift else (*chosen, ("shift", False))),
         seed=None if seed == -1 else seed,
         limit_tokens=num_predict if num_predict > 0 else (None if model.ends else 10 * num_ctx),
         stop=tuple(one for one in stops if isinstance(one, str)) if isinstance(stops, list) else (),
         num_keep=_integer(merged, "num_keep", 4),
     )
-
-
-def temperature_option(fields: Mapping[str, JsonValue], struct: str) -> JsonObject:
-    """The temperature of an OpenAI or Anthropic body, in Ollama's options. Raises GoJsonError for another type."""
-    given = lookup(fields, "temperature")
-    if given is None:
-        return {}
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise mismatch(given, "temperature", struct, "float64")
-    return {"temperature": given}
 
 
 def _integer(merged: Mapping[str, JsonValue], name: str, default: int) -> int:
@@ -184,14 +188,9 @@ def _integer(merged: Mapping[str, JsonValue], name: str, default: int) -> int:
 
 
 def _check(name: str, value: JsonValue) -> None:
-    if value is None:
+    kind = _TYPES.get(name)
+    if kind is None or value is None:
         return
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in (*_INTEGERS, *_LOAD_TIME_INTEGERS) and not numeric:
-        raise OllamaError(500, f'option "{name}" must be of type integer')
-    if name in _FLOATS and not numeric:
-        raise OllamaError(500, f'option "{name}" must be of type float32')
-    if name == "use_mmap" and not isinstance(value, bool):
-        raise OllamaError(500, f'option "{name}" must be of type boolean')
-    if name == "stop" and not isinstance(value, list):
-        raise OllamaError(500, f'option "{name}" must be of type array')
+    if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(kind, numeric):
+        raise OllamaError(500, f'option "{name}" must be of type {kind}')

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from hearth.errors import ConfigError
 
 Setting = float | str
-_MID_STREAM_PIECES = 3
 
 
 class QuirkName(StrEnum):
@@ -36,9 +35,8 @@ class QuirkName(StrEnum):
     CACHE_DRIFT = "cache-drift"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One line for `--help`, how a value is read (raises `ValueError`), what it is for people, and what a bare name means."""
+class Kind(NamedTuple):
+    """One line for `--help`, how a value is read (raises ValueError or KeyError), what it is for people, and what a bare name means."""
 
     says: str
     read: Callable[[str], Setting]
@@ -63,7 +61,7 @@ class Quirk:
     def __post_init__(self) -> None:
         try:
             _ = self.setting
-        except ValueError as error:
+        except (ValueError, KeyError) as error:
             takes = KINDS[self.name].value or "no value"
             raise ConfigError([f"quirk {self.name}: cannot be '{self.value}'; it takes {takes}"]) from error
 
@@ -80,19 +78,13 @@ class Quirk:
 def parse_quirk(text: str) -> Quirk:
     """`NAME` or `NAME=VALUE`; raises `ConfigError` for an unknown name, listing the known ones, and for a value that it cannot have."""
     name, has_value, value = text.partition("=")
-    known = {one.value: one for one in QuirkName}
-    if name not in known:
-        raise ConfigError([f"unknown quirk '{name}'; known are {', '.join(known)}"])
-    return Quirk(name=known[name], value=value if has_value else None)
+    if name not in KINDS:
+        raise ConfigError([f"unknown quirk '{name}'; known are {', '.join(KINDS)}"])
+    return Quirk(name=QuirkName(name), value=value if has_value else None)
 
 
 class Faults:
-    """Asking counts: each question is asked once per occasion.
-
-    Args:
-        quirks: what is switched on; raises `ConfigError` when one is given twice.
-        rng: decides where a quirk has a probability.
-    """
+    """What is switched on; raises `ConfigError` where a quirk is given twice. `rng` decides where a quirk has a probability."""
 
     def __init__(self, quirks: frozenset[Quirk], rng: random.Random) -> None:
         self._settings = {quirk.name: quirk.setting for quirk in quirks}
@@ -101,44 +93,20 @@ class Faults:
         self._rng = rng
         self._occasions: Counter[QuirkName] = Counter()
 
-    @property
-    def wedges(self) -> bool:
-        """An explicit keep_alive overwrites the mark of a model that waits to be evicted."""
-        return self._settings.get(QuirkName.EVICTION_WEDGE) != 0.0
+    def number(self, name: QuirkName, otherwise: float = 0.0) -> float:
+        """The value of a quirk that has a number; `otherwise` where it is off."""
+        setting = self._settings.get(name, otherwise)
+        return setting if isinstance(setting, int | float) else otherwise
 
-    @property
-    def ignores_disconnect(self) -> bool:
-        """A prompt is read to its end, whoever has left."""
-        return QuirkName.IGNORES_DISCONNECT in self._settings
-
-    @property
-    def stuck_s(self) -> float:
-        """Seconds that a model which was told to go stays; infinity is until it is let go."""
-        return self._number(QuirkName.STUCK_UNLOAD, 0.0)
-
-    def slowdown(self, need_gib: float, card_gib: float) -> float:
-        """How many times slower a model runs that needs this much of such a card; a machine without a card has nothing to split."""
-        return self._number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < need_gib else 1.0
-
-    def kills_after(self, executions: int) -> bool:
-        """The runner dies, having executed this many requests since it was loaded."""
-        return executions == self._settings.get(QuirkName.DEAD_RUNNER)
-
-    def busy(self) -> bool:
-        """This request is refused."""
-        return self._strikes(QuirkName.BUSY_503)
-
-    def forgets_the_end(self) -> bool:
-        """This answer ends without its last line or event."""
-        return self._strikes(QuirkName.NO_DONE)
-
-    def dies_after_pieces(self, *, v1_stream: bool) -> float:
-        """After how many pieces of this answer its runner dies; infinity if it lives."""
-        return _MID_STREAM_PIECES if v1_stream and self._strikes(QuirkName.EMPTY_ERROR_CHUNK) else math.inf
+    def strikes(self, name: QuirkName) -> bool:
+        """Whether a quirk of every n-th occasion hits this one; to be asked once per occasion."""
+        every = self.number(name)
+        self._occasions[name] += 1
+        return every > 0 and self._occasions[name] % every == 0
 
     def leaks_a_slot(self) -> bool:
         """The slot of this abandoned stream is lost."""
-        probability = self._number(QuirkName.SLOT_LEAK, 0.0)
+        probability = self.number(QuirkName.SLOT_LEAK)
         return probability > 0 and self._rng.random() < probability
 
     def drift_after(self, request: str, *, greedy: bool) -> int | None:
@@ -146,37 +114,15 @@ class Faults:
 
         The same each time: an engine is deterministic for a given history of its cache.
         """
-        probability = self._number(QuirkName.CACHE_DRIFT, 0.0) / (3 if greedy else 1)
+        probability = self.number(QuirkName.CACHE_DRIFT) / (3 if greedy else 1)
         chance = random.Random(request)  # noqa: S311 - of an emulated engine
         return chance.randrange(20) if chance.random() < probability else None
 
     def load_never_ends(self, *names: str) -> bool:
-        """This load, of the model with these names, hangs."""
+        """This load, of the model with these names, hangs; to be asked once per load."""
         wanted = self._settings.get(QuirkName.ENDLESS_LOAD)
         self._occasions[QuirkName.ENDLESS_LOAD] += 1
-        return wanted == "" or wanted in names or wanted == self._occasions[QuirkName.ENDLESS_LOAD]
-
-    def _strikes(self, name: QuirkName) -> bool:
-        every = self._settings.get(name)
-        if not isinstance(every, int | float):
-            return False
-        self._occasions[name] += 1
-        return self._occasions[name] % every == 0
-
-    def _number(self, name: QuirkName, otherwise: float) -> float:
-        setting = self._settings.get(name, otherwise)
-        return setting if isinstance(setting, int | float) else otherwise
-
-
-def _every(text: str) -> Setting:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ValueError(text)
-    return int(text)
-
-
-def _load(text: str) -> Setting:
-    """Which load: its number, or a model's name; an empty text is every load."""
-    return _every(text) if text.isdigit() else text
+        return wanted in ("", *names, self._occasions[QuirkName.ENDLESS_LOAD])
 
 
 def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
@@ -189,34 +135,28 @@ def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
     return read
 
 
-def _one_of(values: Mapping[str, float]) -> Callable[[str], Setting]:
-    def read(text: str) -> Setting:
-        if text not in values:
-            raise ValueError(text)
-        return values[text]
-
-    return read
-
-
+_EVERY = _number(lambda value: value >= 1 and value.is_integer())
 _PROBABILITY = _number(lambda value: 0 < value <= 1)
 _SHARE = "a probability above 0 and up to 1"
-KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         QuirkName.EVICTION_WEDGE: Kind(
-            "keep_alive revives a model that waits to go (always on; `off` ends it)", _one_of({"on": 1.0, "off": 0.0}), "on or off", "on"
+            "keep_alive revives a model that waits to go (always on; `off` ends it)", {"on": 1.0, "off": 0.0}.__getitem__, "on or off", "on"
         ),
         QuirkName.SLOT_LEAK: Kind("leaving in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
-        QuirkName.DEAD_RUNNER: Kind("a model's process dies after 3 requests and stays listed", _every, "a number of requests", "3"),
-        QuirkName.NO_DONE: Kind("answers end cleanly without their last line or event", _every, "which answers: every n-th", "1"),
-        QuirkName.EMPTY_ERROR_CHUNK: Kind("a /v1 stream breaks off and does not say so", _every, "which streams: every n-th", "1"),
+        QuirkName.DEAD_RUNNER: Kind("a model's process dies after 3 requests and stays listed", _EVERY, "a number of requests", "3"),
+        QuirkName.NO_DONE: Kind("answers end cleanly without their last line or event", _EVERY, "which answers: every n-th", "1"),
+        QuirkName.EMPTY_ERROR_CHUNK: Kind("a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"),
         QuirkName.ENDLESS_LOAD: Kind(
-            "a load never ends", _load, "the number of the load or the name of a model (every load where nothing is said)"
+            "a load never ends",
+            lambda text: _EVERY(text) if text.isdigit() else text,
+            "the number of the load or the name of a model (every load where nothing is said)",
         ),
-        QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _every, "which requests: every n-th", "2"),
+        QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
         QuirkName.CPU_OFFLOAD: Kind(
             "a model too large for the card runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
         ),
-        QuirkName.IGNORES_DISCONNECT: Kind("leaving is noticed only when the prompt has been read", _one_of({"": 1.0})),
+        QuirkName.IGNORES_DISCONNECT: Kind("leaving is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
         QuirkName.STUCK_UNLOAD: Kind(
             "a model that was told to go stays listed",
             _number(lambda value: value >= 0),

@@ -11,7 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
@@ -80,8 +80,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRequest:
+class LoggedRequest(NamedTuple):
     """A request as it arrived, before any check."""
 
     method: str
@@ -120,7 +119,7 @@ class Emulator:
         self._clock = clock
         rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
         self._engine = Engine(limits, clock, Faults(quirks, rng))
-        self._server = Server(catalogue=Catalogue(profiles, now_wall=clock.wall()), engine=self._engine, rng=rng)
+        self._server = Server(Catalogue(profiles, now_wall=clock.wall()), self._engine, rng)
         self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
         self._runner: web.AppRunner | None = None
 
@@ -192,11 +191,11 @@ class Emulator:
     async def _log_and_check(self, request: web.Request, handler: Endpoint) -> web.StreamResponse:
         received_at = self._clock.monotonic()
         body = _decoded(request, await request.read())
-        self._requests.append(LoggedRequest(method=request.method, path=request.path_qs, body=body))
+        self._requests.append(LoggedRequest(request.method, request.path_qs, body))
         call = request[_CALL] = Call(request, self._server, received_at, body)
         host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN, "")
-        foreign = cross_origin(origin, host)
-        if not host_allowed(host) or (foreign and not origin_allowed(origin)):
+        foreign = foreign_page(origin, host)
+        if not served(host, origin):
             return web.Response(status=403)
         if foreign:
             call.headers.extend([("Access-Control-Allow-Origin", origin), ("Vary", "Origin")])
@@ -223,19 +222,19 @@ class Emulator:
 
 def _preflight(request: web.Request, call: Call) -> web.Response:
     missing = request.match_info.http_exception
-    allow = [("Allow", _allowed(missing))] if isinstance(missing, web.HTTPMethodNotAllowed) else []
-    return web.Response(status=204, headers=CIMultiDict([*allow, *call.headers.items(), *_PREFLIGHT]))
+    allow = _allow(missing) if isinstance(missing, web.HTTPMethodNotAllowed) else {}
+    return web.Response(status=204, headers=CIMultiDict([*allow.items(), *call.headers.items(), *_PREFLIGHT]))
 
 
-def _allowed(error: web.HTTPMethodNotAllowed) -> str:
-    return ", ".join(sorted(error.allowed_methods))
+def _allow(error: web.HTTPMethodNotAllowed) -> dict[str, str]:
+    return {hdrs.ALLOW: ", ".join(sorted(error.allowed_methods))}
 
 
 def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
     """The answer to a path or method without a route."""
     headers = CIMultiDict([*call.headers.items(), (hdrs.CONTENT_TYPE, "text/plain")])
     if isinstance(missing, web.HTTPMethodNotAllowed):
-        headers[hdrs.ALLOW] = _allowed(missing)
+        headers.update(_allow(missing))
         return web.Response(status=405, body=b"405 method not allowed", headers=headers)
     return web.Response(status=404, body=b"404 page not found", headers=headers)
 
@@ -250,8 +249,10 @@ async def _redirect(request: web.Request) -> web.Response:
     return web.Response(status=301, body=f'<a href="{target}">Moved Permanently</a>.\n\n'.encode(), headers=headers)
 
 
-def host_allowed(host: str) -> bool:
-    """What a server bound to loopback accepts as Host: local names and private addresses."""
+def served(host: str, origin: str) -> bool:
+    """Whether a server bound to loopback answers: for a local name or a private address, and to no foreign page but local ones and apps."""
+    if foreign_page(origin, host) and not (_LOCAL_ORIGIN.match(origin) or origin.startswith(_APP_SCHEMES)):
+        return False
     name = (urlsplit(f"//{host}").hostname or "").lower()
     if name in {"", "localhost"} or name.endswith((".localhost", ".local", ".internal")):
         return True
@@ -262,13 +263,9 @@ def host_allowed(host: str) -> bool:
     return address.is_loopback or address.is_private or address.is_unspecified
 
 
-def origin_allowed(origin: str) -> bool:
-    return bool(_LOCAL_ORIGIN.match(origin)) or origin.startswith(_APP_SCHEMES)
-
-
-def cross_origin(origin: str, host: str) -> bool:
-    """Whether the rules for foreign pages apply at all."""
-    return bool(origin) and origin not in {f"http://{host}", f"https://{host}"}
+def foreign_page(origin: str, host: str) -> bool:
+    """Whether a page of another origin asks."""
+    return origin not in {"", f"http://{host}", f"https://{host}"}
 
 
 def _decoded(request: web.Request, body: bytes) -> bytes:

@@ -10,20 +10,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.writers import Text, ToolCall
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, pieces_of
 
-_WORDS = (
+_TEXT = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or by one had not but what all were "
     "when we there can an your which their said if do will each about how up out them then she many some so these would other into "
     "has more her two like him see time could no make than first been its who now people my made over did down only way find use may "
     "water long little very after words called just where most know house light garden river dawn stove window answer reason "
     "small warm quiet paper table letter story music winter summer road home lamp door note plan part place point"
 )
+_WORDS = _TEXT.split()
 _SAID = re.compile(r" ?[A-Za-z]+|\.| ")
 _THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
 _CHOICES = 4
@@ -58,7 +59,7 @@ class Wish:
 class ReplyPlan:
     """All that will be said. `reason` is Ollama's done_reason, None for the reply that breaks off without one."""
 
-    pieces: tuple[Text, ...]
+    pieces: Sequence[Text]
     reason: str | None
     eval_tokens: int
     tool: ToolCall | None = None
@@ -83,11 +84,11 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> ReplyPlan:
         return _bounded([Text(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())], wish)
     thoughts: list[str] = []
     if wish.thinks:
-        thoughts = Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
+        thoughts = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
     before = base + (THOUGHT.format("".join(thoughts)) if thoughts else "")
     spoken = _THOUGHT.sub("", said)
-    speaker = Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
-    natural_tokens = (40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20) - speaker.told
+    speaker = _Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
+    natural_tokens = (40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20) - speaker.spoken
     texts = speaker.say(natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1))
     return _bounded([*(Text(text=text, thinking=True) for text in thoughts), *(Text(text=text) for text in texts)], wish)
 
@@ -98,71 +99,61 @@ def begun(prompt: str) -> tuple[str, str]:
     return (base + marker, said) if marker else (prompt, "")
 
 
-class Speaker:
+class _Speaker:
     """Says word after word, each of them a function of all the text before it.
 
     Args:
-        before: what the model has read, up to its own words; told: these, as far as they go. They may end within a word.
+        before: what the model has read, up to its own words; said: these, as far as they go. They may end within a word.
     """
 
-    def __init__(self, model: EmulatedModel, before: str, told: str, wish: Wish) -> None:
-        self._model, self._words = model, model.vocabulary or tuple(_WORDS.split())
-        self._wish = wish
-        pieces = _cut(model.vocabulary, told) if model.vocabulary else _SAID.findall(told)
-        self.told = len(pieces)
-        """Words that were said before."""
-        self._part = pieces[-1] if pieces and told.endswith(pieces[-1]) else ""
-        whole = told.removesuffix(self._part)
-        self._last = told[-1:]
+    def __init__(self, model: EmulatedModel, before: str, said: str, wish: Wish) -> None:
+        self._vocabulary, self._wish = model.vocabulary, wish
+        pieces = _cut(model.vocabulary, said) if model.vocabulary else _SAID.findall(said)
+        part = pieces.pop() if pieces and said.endswith(pieces[-1]) else ""
+        self.spoken = len(pieces)
+        """Words that have been said."""
+        said = said.removesuffix(part)
+        self._last = said[-1:]
         """The character that was said last."""
-        self._last_whole = whole[-1:]
-        self._heard = blake2b(f"{model.name}\x00{before}{whole}".encode())
+        self._read = blake2b(f"{model.name}\x00{before}{said}".encode())
+        self._rest: list[str] = []
+        if part:  # whoever is asked to go on from within a word finishes that word first
+            whole = next((word for word in (self._choice(), *self._possible()) if word.startswith(part)), part)
+            self._rest = [whole[len(part) :]] if self._note(whole) != part else []
 
     def say(self, tokens: int) -> list[str]:
         """The next pieces of the text; a sentence that is open then is closed."""
-        rest, end = self._rest_of_a_word(), self.told + tokens
-        said: list[str] = []
-        while self.told < end:
-            said.append(self._hear(self._choice()))
-        if tokens >= 0 and not self._model.vocabulary and self._last not in ("", "."):
-            said.append(self._hear("."))
-        return rest + said
+        said, end = self._rest, self.spoken + tokens
+        while self.spoken < end:
+            said.append(self._note(self._choice()))
+        if tokens >= 0 and not self._vocabulary and self._last not in ("", "."):
+            said.append(self._note("."))
+        return said
 
-    def possible(self) -> list[str]:
+    def _possible(self) -> list[str]:
         """The pieces that can follow the text until now, the likeliest first."""
-        if self._model.vocabulary:
-            return [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
-        if self._last not in ("", ".") and self._number(b"ends") % 9 == 0:
-            return ["."]
-        words = [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
-        return [(" " if self._last else "") + (word if self._last not in ("", ".") else word.capitalize()) for word in words]
+        number, words = self._number(), self._vocabulary or _WORDS
+        following = [words[(number + 31 * each) % len(words)] for each in range(_CHOICES)]
+        if self._vocabulary:
+            return following
+        if self._last in ("", "."):
+            return [(" " if self._last else "") + word.capitalize() for word in following]
+        return ["."] if self._number(b"ends") % 9 == 0 else [f" {word}" for word in following]
 
     def _choice(self) -> str:
-        possible = self.possible()
-        drifted = self._wish.drift is not None and self.told >= self._wish.drift
+        possible = self._possible()
+        drifted = self._wish.drift is not None and self.spoken >= self._wish.drift
         choice = 0 if self._wish.seed == GREEDY_SEED else self._number(str(self._wish.seed).encode())
         return possible[(choice + drifted) % len(possible)]
 
-    def _rest_of_a_word(self) -> list[str]:
-        """What was told may end within a word: whoever is asked to go on from there finishes that word first."""
-        part, self._part = self._part, ""
-        if not part:
-            return []
-        self._last = self._last_whole
-        wanted = [word for word in (self._choice(), *self.possible()) if word.startswith(part)]
-        whole = wanted[0] if wanted else part
-        self.told -= 1
-        self._hear(whole)
-        return [whole[len(part) :]] if whole != part else []
-
-    def _hear(self, piece: str) -> str:
+    def _note(self, piece: str) -> str:
         self._last = piece[-1:] or self._last
-        self._heard.update(piece.encode())
-        self.told += 1
+        self._read.update(piece.encode())
+        self.spoken += 1
         return piece
 
     def _number(self, of: bytes = b"") -> int:
-        hashed = self._heard.copy()
+        hashed = self._read.copy()
         hashed.update(b"\x00" + of)
         return int.from_bytes(hashed.digest()[:4])
 
@@ -172,42 +163,32 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
     pieces: list[str] = []
     while text:
         found = [word for word in vocabulary if text.startswith(word) or word.startswith(text)]
-        piece = max(found, key=len)[: len(text)] if found else text
-        pieces.append(piece)
-        text = text[len(piece) :]
+        pieces.append(max(found, key=len)[: len(text)] if found else text)
+        text = text[len(pieces[-1]) :]
     return pieces
 
 
 def _bounded(pieces: list[Text], wish: Wish) -> ReplyPlan:
-    kept, reason = _until_stop(pieces, wish.stop), "stop"
-    if wish.limit_tokens is not None and len(kept) >= wish.limit_tokens:
-        kept, reason = kept[: wish.limit_tokens], "length"
-    repeated = _run_length_limit(kept)
-    if repeated is not None:
-        return ReplyPlan(pieces=tuple(kept[:repeated]), reason=None, eval_tokens=repeated)
-    return ReplyPlan(pieces=tuple(kept), reason=reason, eval_tokens=len(kept) + (reason == "stop"))
+    pieces, reason = _until_stop(pieces, wish.stop), "stop"
+    if wish.limit_tokens is not None and len(pieces) >= wish.limit_tokens:
+        pieces, reason = pieces[: wish.limit_tokens], "length"
+    run = 0
+    for place, (before, piece) in enumerate(pairwise(pieces), start=1):
+        run = run + 1 if piece.text.strip() == before.text.strip() else 0
+        if run > 30:  # equal tokens in a row: here Ollama gives up on a reply
+            return ReplyPlan(pieces=pieces[:place], reason=None, eval_tokens=place)
+    return ReplyPlan(pieces=pieces, reason=reason, eval_tokens=len(pieces) + (reason == "stop"))
 
 
 def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
-    ends = list(accumulate(len(piece.text) for piece in pieces))
-    whole = "".join(piece.text for piece in pieces)
-    cuts = [place for place in (whole.find(stop) for stop in stops if stop) if place >= 0]
+    text = "".join(piece.text for piece in pieces)
+    cuts = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
     if not cuts:
         return pieces
-    cut = min(cuts)
-    kept = [piece for piece, end in zip(pieces, ends, strict=True) if end <= cut]
-    rest = whole[sum(len(piece.text) for piece in kept) : cut]
+    ends = accumulate(len(piece.text) for piece in pieces)
+    kept = [piece for piece, end in zip(pieces, ends, strict=True) if end <= min(cuts)]
+    rest = text[sum(len(piece.text) for piece in kept) : min(cuts)]
     return [*kept, Text(text=rest)] if rest else kept
-
-
-def _run_length_limit(pieces: list[Text]) -> int | None:
-    """Where Ollama gives up on a reply: more than 30 equal tokens in a row; None if it never does."""
-    run = 0
-    for place, piece in enumerate(pieces):
-        run = run + 1 if place and piece.text.strip() == pieces[place - 1].text.strip() else 0
-        if run > 30:
-            return place
-    return None
 
 
 def sample(schema: JsonValue, source: Iterator[int], *, hints: str = "") -> JsonValue:
@@ -228,34 +209,20 @@ class _Sampler:
         self._names: list[str] = re.findall(r"(?<=[\w,] )[A-Z]\w+", hints)
         self._numbers: list[str] = re.findall(r"\b\d+\b", hints)
 
-    def value(self, schema: JsonValue, depth: int) -> JsonValue:
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+    def value(self, given: JsonValue, depth: int) -> JsonValue:
+        if not isinstance(given, dict) or depth > _MAX_DEPTH:
             return None
-        resolved = self._resolve(schema)
-        if "const" in resolved:
-            return resolved["const"]
-        choices = resolved.get("enum")
+        schema = self._resolved(given)
+        if "const" in schema:
+            return schema["const"]
+        choices = schema.get("enum")
         if isinstance(choices, list) and choices:
             return choices[next(self._source) % len(choices)]
-        return self._typed(resolved, depth)
-
-    def _resolve(self, schema: JsonObject) -> JsonObject:
-        for key in ("anyOf", "oneOf", "allOf"):
-            options = schema.get(key)
-            if isinstance(options, list) and options and isinstance(options[0], dict):
-                return self._resolve(options[0])
-        reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            return schema
-        found: JsonValue = self._root
-        for part in reference.removeprefix("#/").split("/"):
-            found = found.get(part) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) and "$ref" not in found else {}
+        return self._typed(schema, depth)
 
     def _typed(self, schema: JsonObject, depth: int) -> JsonValue:
-        kind = schema.get("type", "object" if "properties" in schema else "string")
-        kind = (kind[0] if kind else "string") if isinstance(kind, list) else kind
-        match kind:
+        kinds = schema.get("type", "object" if "properties" in schema else "string")
+        match (kinds[0] if kinds else "string") if isinstance(kinds, list) else kinds:
             case "object":
                 properties = schema.get("properties")
                 return {name: self.value(inner, depth + 1) for name, inner in properties.items()} if isinstance(properties, dict) else {}
@@ -268,7 +235,20 @@ class _Sampler:
                 return self._integer(schema) + (0 if "maximum" in schema or "exclusiveMaximum" in schema else 0.5)
             case "boolean":
                 return next(self._source) % 2 == 0
-        return None if kind == "null" else self._text(schema)
+        return None if kinds == "null" else self._text(schema)
+
+    def _resolved(self, schema: JsonObject) -> JsonObject:
+        for key in ("anyOf", "oneOf", "allOf"):
+            options = schema.get(key)
+            if isinstance(options, list) and options and isinstance(options[0], dict):
+                return self._resolved(options[0])
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        found: JsonValue = self._root
+        for part in reference.removeprefix("#/").split("/"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) and "$ref" not in found else {}
 
     def _integer(self, schema: JsonObject) -> int:
         least = _bound(schema, "minimum", _bound(schema, "exclusiveMinimum", -1) + 1)

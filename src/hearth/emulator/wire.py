@@ -1,4 +1,4 @@
-"""One exchange on the emulated wire: what came in, and its answer with exactly the headers, in the order, that Go's net/http writes."""
+"""One exchange on the emulated wire: the fields of the body, and the answer with exactly the headers, in the order, of Go's net/http."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, decode, encode, struct_of
+from hearth.dialects import gojson as go
+from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue
 from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
 from hearth.emulator.models import Catalogue, OllamaError, error_body
-from hearth.errors import BadRequest
 from hearth.types import Dialect
 
 JSON_UTF8 = "application/json; charset=utf-8"
@@ -28,7 +28,7 @@ _GO_WRITES_LAST = (hdrs.DATE, hdrs.CONTENT_LENGTH, hdrs.CONNECTION, hdrs.TRANSFE
 _LAST_WALL_S = 1.8e9 + MAX_INT / 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Server:
     """What every handler may use: the catalogue, the engine and a source of ids and seeds."""
 
@@ -38,6 +38,48 @@ class Server:
 
     def hex_id(self, prefix: str, digits: int) -> str:
         return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
+
+
+class Body:
+    """A JSON object, read as Go fills `struct` (`package.Name`) from it. Raises GoJsonError for a value of another type."""
+
+    def __init__(self, value: JsonValue, struct: str) -> None:
+        self.fields = go.struct_of(value, struct)
+        self._struct = struct.rpartition(".")[2]
+
+    def get(self, name: str) -> JsonValue:
+        return go.lookup(self.fields, name)
+
+    def string(self, name: str) -> str:
+        return go.string_field(self.fields, name, self._struct)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        given = go.bool_field(self.fields, name, self._struct)
+        return default if given is None else given
+
+    def integer(self, name: str) -> int | None:
+        return go.integer_field(self.fields, name, self._struct)
+
+    def number(self, name: str) -> float | None:
+        given = self.get(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
+            raise go.mismatch(given, name, self._struct, "float64")
+        return given
+
+    def array(self, name: str, go_type: str) -> list[JsonValue]:
+        return go.array_field(self.fields, name, self._struct, go_type)
+
+    def structs(self, name: str, struct: str, go_type: str = "") -> list[Body]:
+        return [Body(one, struct) for one in self.array(name, go_type or f"[]{struct}")]
+
+    def object(self, name: str, go_type: str = "map[string]interface {}") -> JsonObject:
+        return go.object_field(self.fields, name, self._struct, go_type)
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """Seconds of the `keep_alive`: None if absent, infinity for any negative value."""
+        asked_ns = keep_alive_ns(self.get("keep_alive"))
+        return math.inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
 
 
 class Call:
@@ -57,6 +99,10 @@ class Call:
         self.dialect = dialect_of(request.path)
 
     @property
+    def native(self) -> bool:
+        return self.dialect is Dialect.OLLAMA
+
+    @property
     def tail(self) -> str:
         """The last part of the path where the route has a variable one."""
         return self._request.match_info["tail"]
@@ -66,14 +112,11 @@ class Call:
         """Bytes are on the wire; the status can no longer change."""
         return self._response is not None
 
-    def struct(self, name: str) -> JsonObject:
-        """The JSON object of the body; raises `OllamaError` 400 with the text that the dialect uses for a body that is none."""
+    def read(self, struct: str) -> Body:
+        """The body as a Go struct; raises `OllamaError` 400 where there is none, GoJsonError where it is no JSON object."""
         if not self.body.strip():
-            raise OllamaError(400, "missing request body" if self.dialect is Dialect.OLLAMA else "EOF", at_bind=True)
-        try:
-            return struct_of(decode(self.body), name)
-        except BadRequest as error:
-            raise OllamaError(400, error.message, at_bind=True) from error
+            raise OllamaError(400, "missing request body" if self.native else "EOF", at_bind=True)
+        return Body(go.decode(self.body), struct)
 
     def prepare(self, content_type: str, *, status: int = 200) -> None:
         """Decide the head of a streamed answer; nothing is sent before the first chunk."""
@@ -98,23 +141,22 @@ class Call:
 
     async def json(self, value: JsonObject) -> None:
         """A native answer has a charset and no newline; those of `/v1` routes have a newline and no charset."""
-        native = self.dialect is Dialect.OLLAMA
-        await self.whole(encode(value) + (b"" if native else b"\n"), JSON_UTF8 if native else JSON)
+        await self.whole(go.encode(value) + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
 
     async def refuse(self, error: OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""
         body = error_body(error, self.dialect, self.server.hex_id("req_", 24))
-        native = self.dialect is Dialect.OLLAMA or error.at_bind
+        native = self.native or error.at_bind
         await self.whole(body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status)
 
     async def break_off(self, error: OllamaError) -> None:
         """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
         body = error_body(error, Dialect.OLLAMA)
         if self.started:
-            await self.send([body + b"\n"])
+            body += b"\n"
         else:
             self.prepare(JSON, status=error.status)
-            await self.send([body])
+        await self.send([body])
 
     async def finish(self) -> web.StreamResponse:
         """End the answer; a stream that never began is sent as an empty one."""
@@ -141,19 +183,10 @@ async def write_headers_like_go(_request: web.Request, response: web.StreamRespo
     headers.popall(hdrs.SERVER, None)
     if isinstance(response, web.Response) and not response.body:
         headers.popall(hdrs.CONTENT_TYPE, None)
-    own = [(name, headers.popall(name, [])) for name in _GO_WRITES_LAST]
+    own = [(name, value) for name in _GO_WRITES_LAST for value in headers.popall(name, [])]
     rest = sorted(headers.items(), key=lambda pair: pair[0])
     headers.clear()
-    headers.extend(rest)
-    headers.extend([(name, value) for name, values in own for value in values])
-
-
-def keep_alive_s(value: JsonValue) -> float | None:
-    """Seconds of a `keep_alive` field: None if absent, infinity for any negative value; raises `GoJsonError` as Go does."""
-    asked_ns = keep_alive_ns(value)
-    if asked_ns is None:
-        return None
-    return math.inf if asked_ns == MAX_INT else asked_ns / 1e9
+    headers.extend([*rest, *own])
 
 
 def timestamp(wall_s: float) -> str:
