@@ -22,37 +22,6 @@ LabelOf = Callable[[str], str]
 Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
-_NUMBERS = (
-    ("hearth_uptime_seconds", "health", "uptime_s", 1.0),
-    ("hearth_backend_up", "backend", "up", 1.0),
-    ("hearth_backend_emulated", "backend", "emulator", 1.0),
-    ("hearth_config_generation", "config", "generation", 1.0),
-    ("hearth_swap_overhead_ratio", "gpu", "swap_overhead_pct_1h", 0.01),
-    ("hearth_home_resident", "gpu", "is_home", 1.0),
-    ("hearth_residency_drifts_total", "gpu", "drift_count", 1.0),
-    ("hearth_gpu_memory_used_bytes", "gpu", "memory_used_mib", MIB),
-    ("hearth_gpu_memory_total_bytes", "gpu", "memory_total_mib", MIB),
-    ("hearth_gpu_memory_foreign_bytes", "gpu", "foreign_mib", MIB),
-    ("hearth_gpu_utilisation_ratio", "gpu", "utilisation_pct", 0.01),
-    ("hearth_gpu_temperature_celsius", "gpu", "temperature_c", 1.0),
-    ("hearth_gpu_power_watts", "gpu", "power_w", 1.0),
-    ("hearth_gpu_power_limit_watts", "gpu", "power_limit_w", 1.0),
-    ("hearth_gpu_throttled", "gpu", "throttled", 1.0),
-    ("hearth_cloud_limit_today_usd", "cloud", "limit_today_usd", 1.0),
-    ("hearth_alerts_suppressed_total", "alerts", "suppressed", 1.0),
-    ("hearth_alerts_dropped_total", "alerts", "dropped", 1.0),
-    ("hearth_jobs_waiting", "jobs", "waiting", 1.0),
-    ("hearth_jobs_running", "jobs", "running", 1.0),
-    ("hearth_batches_open", "batches", "open", 1.0),
-    ("hearth_batch_requests_left", "batches", "requests_left", 1.0),
-    ("hearth_store_queue_rows", "storage", "waiting_rows", 1.0),
-    ("hearth_store_dropped_rows_total", "storage", "dropped", 1.0),
-    ("hearth_requests_lost_total", "latency", "lost", 1.0),
-    ("hearth_connections", "connections", "open", 1.0),
-    ("hearth_connection_limit", "connections", "limit", 1.0),
-    ("hearth_connections_refused_total", "connections", "refused", 1.0),
-)
-"""Metric, part of the status, key in it, and by what it is multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +45,18 @@ class Live:
 def live_metrics(live: Live, label_of: LabelOf) -> list[Metric]:
     """Every metric of this moment; `label_of` gives the bounded name of a model. Rows with the same labels are added up."""
     rows: dict[str, dict[tuple[str, ...], float]] = {each.name: {} for each in FAMILIES.values() if each.live}
-    for read in (_gateway, _queue, _residency, _cloud, _others):
+    for read in (_gateway, _queue, _residency, _cloud, _status):
         for name, labels, value in read(live, label_of):
             if value is not None:
                 rows[name][labels] = rows[name].get(labels, 0.0) + value
-    return [_metric(name, found) for name, found in rows.items()]
-
-
-def _metric(name: str, rows: Mapping[tuple[str, ...], float]) -> Metric:
-    family = FAMILIES[name]
-    metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(name, family.help, labels=family.labels)
-    for labels, value in rows.items():
-        metric.add_metric(labels, value)
-    return metric
+    metrics: list[Metric] = []
+    for name, found in rows.items():
+        family = FAMILIES[name]
+        metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(name, family.help, labels=family.labels)
+        for labels, value in found.items():
+            metric.add_metric(labels, value)
+        metrics.append(metric)
+    return metrics
 
 
 def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
@@ -144,11 +112,14 @@ def _cloud(live: Live, _: LabelOf) -> Iterator[Reading]:
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _others(live: Live, _: LabelOf) -> Iterator[Reading]:
+def _status(live: Live, _label_of: LabelOf) -> Iterator[Reading]:
+    health = {part: live.health.get(part) for part in ("backend", "config")}
+    every: Mapping[str, object] = {**live.parts, **health, "gpu": live.gpu, "health": live.health}
+    for family in FAMILIES.values():
+        part, _, key = family.at.partition(".")
+        if key:
+            yield family.name, (), _number(_part(every, part), key, family.factor)
     yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(live.gpu, "readings"))
-    every = {**live.parts, "gpu": live.gpu, "health": live.health, **{part: live.health.get(part) for part in ("backend", "config")}}
-    for name, part, key, factor in _NUMBERS:
-        yield name, (), _number(_part(every, part), key, factor)
     store = _part(live.parts, "storage")
     yield "hearth_store_up", (), _text(store, "state") == "ok" if store else None
     for alert in _listed(_part(live.parts, "alerts"), "active"):

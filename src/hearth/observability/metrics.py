@@ -9,38 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hearth.events import (
-    AlertFailed,
-    AlertSent,
-    BackendCameUp,
-    BackendWentDown,
-    BatchEnded,
-    BudgetExhausted,
-    ConfigRejected,
-    ConfigReloaded,
-    DiskRanLow,
-    DiskSpaceReturned,
-    EmbeddingsFlushed,
-    EmbeddingsParted,
-    Event,
-    InternalFault,
-    ItemDiverged,
-    ItemEnded,
-    ItemHeld,
-    ItemInterrupted,
-    ItemPromoted,
-    ItemProtected,
-    ItemQueued,
-    ItemResent,
-    ItemResumed,
-    JobEnded,
-    JobQueued,
-    RequestRejected,
-    SwapCompleted,
-    SwapFailed,
-    WebhookDelivered,
-    WebhookFailed,
-)
+from hearth import events as ev
 from hearth.observability.gauges import Live, live_metrics
 from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS, FAMILIES, MODELS, OTHER, REASONS, LabelCap
 from hearth.observability.requests import Phase, seconds_of
@@ -83,36 +52,36 @@ class Metrics(HandlingSink):
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
         self._disk_low = Gauge("hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry)
         add, model, caller, reason = self._add, self._model, self._caller, self._reason
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane.value, caller(it)),
-            ItemEnded: self._on_ended,
-            RequestRejected: lambda it: add("hearth_requests_rejected_total", caller(it), reason(it)),
-            ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
-            ItemInterrupted: self._on_interrupted,
-            ItemHeld: lambda it: add("hearth_held_streams_total", model(it)),
-            ItemProtected: lambda _: add("hearth_protected_total"),
-            ItemResumed: self._on_resumed,
-            ItemDiverged: self._on_diverged,
-            ItemResent: lambda it: add("hearth_resends_total", reason(it)),
-            SwapCompleted: self._on_swap,
-            SwapFailed: self._on_swap_failed,
-            BackendWentDown: lambda _: add("hearth_backend_outages_total"),
-            BackendCameUp: lambda it: add("hearth_backend_down_seconds_total", amount=it.down_s),
-            BudgetExhausted: lambda it: add("hearth_budget_refusals_total", caller(it)),
-            JobQueued: lambda it: add("hearth_jobs_accepted_total", caller(it)),
-            JobEnded: lambda it: add("hearth_jobs_total", it.state),
-            BatchEnded: lambda it: add("hearth_batches_total", it.state),
-            WebhookDelivered: lambda _: add("hearth_webhooks_total", "delivered"),
-            WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
-            AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
-            AlertFailed: lambda it: add("hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts),
-            ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
-            ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
-            DiskRanLow: lambda _: self._disk_low.set(1),
-            DiskSpaceReturned: lambda _: self._disk_low.set(0),
-            EmbeddingsFlushed: self._on_embeddings,
-            EmbeddingsParted: lambda it: add("hearth_embedding_parted_total", reason(it)),
-            InternalFault: lambda _: add("hearth_internal_faults_total"),
+        self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
+            ev.ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane.value, caller(it)),
+            ev.ItemEnded: self._on_ended,
+            ev.RequestRejected: lambda it: add("hearth_requests_rejected_total", caller(it), reason(it)),
+            ev.ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
+            ev.ItemInterrupted: self._on_interrupted,
+            ev.ItemHeld: lambda it: add("hearth_held_streams_total", model(it)),
+            ev.ItemProtected: lambda _: add("hearth_protected_total"),
+            ev.ItemResumed: self._on_resumed,
+            ev.ItemDiverged: self._on_diverged,
+            ev.ItemResent: lambda it: add("hearth_resends_total", reason(it)),
+            ev.SwapCompleted: self._on_swap,
+            ev.SwapFailed: self._on_swap_failed,
+            ev.BackendWentDown: lambda _: add("hearth_backend_outages_total"),
+            ev.BackendCameUp: lambda it: add("hearth_backend_down_seconds_total", amount=it.down_s),
+            ev.BudgetExhausted: lambda it: add("hearth_budget_refusals_total", caller(it)),
+            ev.JobQueued: lambda it: add("hearth_jobs_accepted_total", caller(it)),
+            ev.JobEnded: lambda it: add("hearth_jobs_total", it.state),
+            ev.BatchEnded: lambda it: add("hearth_batches_total", it.state),
+            ev.WebhookDelivered: lambda _: add("hearth_webhooks_total", "delivered"),
+            ev.WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
+            ev.AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
+            ev.AlertFailed: lambda it: add("hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts),
+            ev.ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
+            ev.ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
+            ev.DiskRanLow: lambda _: self._disk_low.set(1),
+            ev.DiskSpaceReturned: lambda _: self._disk_low.set(0),
+            ev.EmbeddingsFlushed: self._on_embeddings,
+            ev.EmbeddingsParted: lambda it: add("hearth_embedding_parted_total", reason(it)),
+            ev.InternalFault: lambda _: add("hearth_internal_faults_total"),
         }
 
     def _histogram(self, name: str, bounds: tuple[float, ...] = PHASE_BOUNDS_S) -> Histogram:
@@ -138,7 +107,7 @@ class Metrics(HandlingSink):
         """A timer of the loop came so late."""
         self._lag.observe(max(0.0, lag_s))
 
-    def _on_ended(self, event: ItemEnded) -> None:
+    def _on_ended(self, event: ev.ItemEnded) -> None:
         lane, model, caller = event.lane.value, self._model(event), self._caller(event)
         is_completed = event.outcome is Outcome.COMPLETED
         for about, labels in (("", (lane, model)), ("caller_", (lane, caller))):
@@ -155,11 +124,11 @@ class Metrics(HandlingSink):
             if seconds is not None:
                 row.observe(seconds)
 
-    def _on_interrupted(self, event: ItemInterrupted) -> None:
+    def _on_interrupted(self, event: ev.ItemInterrupted) -> None:
         self._add("hearth_preemptions_total", self._model(event))
         self._add("hearth_preempted_seconds_total", self._model(event), amount=event.ran_s)
 
-    def _on_resumed(self, event: ItemResumed) -> None:
+    def _on_resumed(self, event: ev.ItemResumed) -> None:
         if event.how is Way.REPLAY:
             self._add("hearth_replays_total", "verified")
         if event.diverged:
@@ -168,11 +137,11 @@ class Metrics(HandlingSink):
         self._add("hearth_resumed_tokens_total", event.how.value, amount=event.again_tokens)
         self._add("hearth_replay_catch_up_seconds_total", amount=event.catch_up_s)
 
-    def _on_diverged(self, _: ItemDiverged) -> None:
+    def _on_diverged(self, _: ev.ItemDiverged) -> None:
         self._add("hearth_replays_total", "diverged")
         self._add("hearth_resumed_streams_total", "failed")
 
-    def _on_swap(self, event: SwapCompleted) -> None:
+    def _on_swap(self, event: ev.SwapCompleted) -> None:
         direction = ("+".join(map(self._model_cap.of, event.from_models)) or NONE, self._model_cap.of(event.to_model))
         if direction not in self._directions and len(self._directions) >= DIRECTIONS:
             direction = (OTHER, OTHER)
@@ -180,11 +149,11 @@ class Metrics(HandlingSink):
         self._add("hearth_swaps_total", *direction)
         self._add("hearth_swap_seconds_total", *direction, amount=event.swap_s)
 
-    def _on_swap_failed(self, event: SwapFailed) -> None:
+    def _on_swap_failed(self, event: ev.SwapFailed) -> None:
         name = "hearth_swap_failures_total" if event.to_model else "hearth_unload_failures_total"
         self._add(name, self._model_cap.of(event.to_model or "+".join(event.from_models)), self._reason(event))
 
-    def _on_embeddings(self, event: EmbeddingsFlushed) -> None:
+    def _on_embeddings(self, event: ev.EmbeddingsFlushed) -> None:
         self._add("hearth_embedding_calls_total", event.why)
         self._inputs.labels(self._model(event)).observe(event.inputs)
 

@@ -22,25 +22,10 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from hearth import events as ev
 from hearth.clock import Clock
 from hearth.config.settings import TelemetrySettings
 from hearth.dialects.routes import Endpoint
-from hearth.events import (
-    ItemDispatched,
-    ItemDiverged,
-    ItemEnded,
-    ItemEvent,
-    ItemInterrupted,
-    ItemPromoted,
-    ItemProtected,
-    ItemResent,
-    ItemResumed,
-    ItemStreaming,
-    SwapFailed,
-    SwapStarted,
-    TelemetryFailed,
-    TelemetryRecovered,
-)
 from hearth.observability.requests import Origin, Request, SwapEvent
 from hearth.ports import EventSink
 from hearth.types import Outcome, __version__
@@ -85,7 +70,7 @@ class OtlpTraces:
         self._sent = self._lost = self._lost_in_a_row = 0
         self._failing = False
 
-    def deliver(self, request: Request, ended: ItemEnded, swaps: list[SwapEvent]) -> None:
+    def deliver(self, request: Request, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
         """Put the trace of a request in the queue for the collector; never blocks."""
         _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(ended)
 
@@ -120,14 +105,14 @@ class OtlpTraces:
         if taken:
             self._sent += count
             if self._failing:
-                self._events.emit(TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
+                self._events.emit(ev.TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
             self._failing, self._lost_in_a_row = False, 0
             return
         self._lost += count
         self._lost_in_a_row += count
         if not self._failing:
             self._failing = True
-            self._events.emit(TelemetryFailed(at=now, endpoint=self._endpoint, detail=detail))
+            self._events.emit(ev.TelemetryFailed(at=now, endpoint=self._endpoint, detail=detail))
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -186,7 +171,7 @@ class _Trace:
         self._swaps = swaps
         self._wall_less_at_s = wall_less_at_s
 
-    def write(self, ended: ItemEnded) -> None:
+    def write(self, ended: ev.ItemEnded) -> None:
         """Make them, as parts of the caller's own trace where it sent one that can be read."""
         origin, queued = self._request.origin, self._request.queued
         carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
@@ -199,15 +184,15 @@ class _Trace:
         waited_from, position, call = queued.at, queued.position, None
         error = ended.reason if ended.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ""
         for step in self._request.steps:
-            if isinstance(step, ItemDispatched):
+            if isinstance(step, ev.ItemDispatched):
                 self._wait(inside, waited_from, step.at, step.model, position)
                 call = _Call(step, self._begin_call(inside, step))
-            elif isinstance(step, ItemInterrupted | ItemResent):
+            elif isinstance(step, ev.ItemInterrupted | ev.ItemResent):
                 if call is not None:
-                    outcome, reason = ("resent", step.reason) if isinstance(step, ItemResent) else ("interrupted", "")
+                    outcome, reason = ("resent", step.reason) if isinstance(step, ev.ItemResent) else ("interrupted", "")
                     self._end_call(call, step.at, reason, {"hearth.outcome": outcome})
                 call, waited_from, position = None, step.at, 0
-            elif isinstance(step, ItemStreaming) and call is not None:
+            elif isinstance(step, ev.ItemStreaming) and call is not None:
                 call.first_byte_at = step.at
             elif type(step) in _MARKS:
                 (root if call is None else call.span).add_event(*_mark(step), self._ns(step.at))
@@ -224,9 +209,9 @@ class _Trace:
         wait = self._begin("queue", began_at, parent, {"hearth.position": position})
         inside = set_span_in_context(wait, Context())
         for swap in self._swaps:
-            swap_began_at, swap_ended_at = (swap.at, ended_at) if isinstance(swap, SwapStarted) else (swap.at - swap.swap_s, swap.at)
+            swap_began_at, swap_ended_at = (swap.at, ended_at) if isinstance(swap, ev.SwapStarted) else (swap.at - swap.swap_s, swap.at)
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
-                error = swap.reason if isinstance(swap, SwapFailed) else None
+                error = swap.reason if isinstance(swap, ev.SwapFailed) else None
                 about: _Known = {
                     "hearth.to_model": swap.to_model,
                     "hearth.from_models": ", ".join(swap.from_models) or None,
@@ -235,7 +220,7 @@ class _Trace:
                 self._end(self._begin("swap", max(swap_began_at, began_at), inside, about), swap_ended_at, error or "")
         self._end(wait, ended_at)
 
-    def _begin_call(self, parent: Context, step: ItemDispatched) -> Span:
+    def _begin_call(self, parent: Context, step: ev.ItemDispatched) -> Span:
         about: _Known = {
             "gen_ai.operation.name": self._operation,
             "gen_ai.provider.name": self._request.origin.provider,
@@ -267,26 +252,26 @@ class _Trace:
 class _Call:
     """An attempt that runs."""
 
-    def __init__(self, dispatched: ItemDispatched, span: Span) -> None:
+    def __init__(self, dispatched: ev.ItemDispatched, span: Span) -> None:
         self.dispatched = dispatched
         self.span = span
         self.first_byte_at: float | None = None
 
 
-_MARKS: Mapping[type[ItemEvent], tuple[str, Mapping[str, str]]] = {
-    ItemPromoted: ("promoted", {"hearth.band": "band"}),
-    ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
-    ItemResumed: ("resumed", {"hearth.how": "how", "hearth.again_tokens": "again_tokens", "hearth.verified_chars": "verified_chars"}),
-    ItemDiverged: ("diverged", {}),
+_MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
+    ev.ItemPromoted: ("promoted", {"hearth.band": "band"}),
+    ev.ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
+    ev.ItemResumed: ("resumed", {"hearth.how": "how", "hearth.again_tokens": "again_tokens", "hearth.verified_chars": "verified_chars"}),
+    ev.ItemDiverged: ("diverged", {}),
 }
 
 
-def _mark(step: ItemEvent) -> tuple[str, Mapping[str, str | int]]:
+def _mark(step: ev.ItemEvent) -> tuple[str, Mapping[str, str | int]]:
     name, fields = _MARKS[type(step)]
     return name, {attribute: getattr(step, field) for attribute, field in fields.items()}
 
 
-def _of_request(event: ItemEnded, origin: Origin) -> _Known:
+def _of_request(event: ev.ItemEnded, origin: Origin) -> _Known:
     over_http = bool(origin.route)
     return {
         "http.request.method": "POST" if over_http else None,
@@ -310,7 +295,7 @@ def _of_request(event: ItemEnded, origin: Origin) -> _Known:
     }
 
 
-def _result(event: ItemEnded) -> _Known:
+def _result(event: ev.ItemEnded) -> _Known:
     """What the call that a request ended with adds."""
     return {
         "gen_ai.response.model": event.model if event.output_tokens is not None else None,
