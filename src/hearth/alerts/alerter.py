@@ -1,7 +1,6 @@
 """Tells the owner when something is wrong: from events to messages on Discord, ntfy or a webhook, debounced per type and caller.
 
-Listens to every event and decides about alerts, never about requests; `emit` and the `alert_*` methods only put values into bounded
-places. Thresholds and debounce: donna's LLM gateway page ("Alert Thresholds"); docs/alerts.md has the table.
+`emit` and the `alert_*` methods never block. Thresholds and debounce: donna's LLM gateway page ("Alert Thresholds").
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ NO_TARGET = (
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one key. `standing`: the last alert of a condition that goes on; `told`: the owner believes that it goes on."""
+    """What is known of one key. `standing`: the last alert of a condition that goes on; `told`: the owner knows that it does."""
 
     sent_at: float = float("-inf")
     suppressed: int = 0
@@ -52,13 +51,13 @@ class Debouncer:
 
     Args:
         window_s: between two messages with one key; may be changed at any time.
-        heard: whether messages of a type go anywhere now. What nobody hears is not told: where it goes on, it is told once somebody does.
+        has_target: whether messages of a type go anywhere now. A condition that goes on is sent once they do.
     """
 
-    def __init__(self, window_s: float, heard: Callable[[AlertType], bool] = lambda _: True) -> None:
+    def __init__(self, window_s: float, has_target: Callable[[AlertType], bool] = lambda _: True) -> None:
         self.window_s = window_s
         self.suppressed = 0
-        self._heard = heard
+        self._has_target = has_target
         self._records: dict[AlertKey, _Record] = {}
 
     @property
@@ -76,7 +75,7 @@ class Debouncer:
             return alert if was_told else None
         record = self._record(alert.key)
         record.standing = alert if alert.lasting else record.standing
-        if not self._heard(alert.type):
+        if not self._has_target(alert.type):
             return None
         if alert.at < record.sent_at + self.window_s:
             record.suppressed += 1
@@ -97,8 +96,8 @@ class Debouncer:
 
     def _untold(self) -> list[tuple[_Record, Alert]]:
         """Conditions that go on, and of which the owner could know but does not."""
-        known = ((record, record.standing) for record in self._records.values() if not record.told)
-        return [(record, standing) for record, standing in known if standing is not None and self._heard(standing.type)]
+        known = [(record, record.standing) for record in self._records.values() if not record.told]
+        return [(record, standing) for record, standing in known if standing is not None and self._has_target(standing.type)]
 
     def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
@@ -137,10 +136,6 @@ class GatewayAlerter:
 
     The `alert_*` methods and `send_alert` may be called from the event loop at any time, also before `run`; they return whether a message
     will be sent, and False where it is debounced, muted, or has no place to go.
-
-    Args:
-        events: hears of messages that arrived or were given up.
-        poster: sends what is to be sent.
     """
 
     def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster | None = None) -> None:
@@ -150,7 +145,7 @@ class GatewayAlerter:
         self._targets = tuple(
             Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
         )
-        self._debouncer = Debouncer(settings.debounce_minutes * 60, self._heard)
+        self._debouncer = Debouncer(settings.debounce_minutes * 60, self._has_target)
         self._refusals: dict[str, deque[float]] = {}
         self._waiting: set[SequenceNumber] = set()
         self._breaches: Callable[[float], Sequence[Breach]] = lambda _: ()
@@ -164,7 +159,7 @@ class GatewayAlerter:
         self.update(settings)
 
     def watch_gpu(self, breaches: Callable[[float], Sequence[Breach]]) -> None:
-        """Ask this for the limits that are passed at an instant, after every swap (`GpuTracker.alarming`)."""
+        """Have this called after every swap for the limits that are passed at an instant (`GpuTracker.alarming`)."""
         self._breaches = breaches
 
     def update(self, settings: AlertSettings) -> None:
@@ -177,7 +172,7 @@ class GatewayAlerter:
         self._wake.set()
 
     def emit(self, event: ev.Event) -> None:
-        """Raise and end what the event means."""
+        """See `EventSink`."""
         if type(event) in RULES:
             for alert in RULES[type(event)](event):
                 self.send_alert(alert)
@@ -185,7 +180,7 @@ class GatewayAlerter:
             self._handlers[type(event)](event)
 
     def handler_of(self, kind: type[ev.Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
+        """See `SelectiveSink`."""
         return self.emit if kind in RULES or kind in self._handlers else None
 
     def alert_rate_limited(self, caller: str, rejections: int, *, at: float | None = None) -> bool:
@@ -214,9 +209,9 @@ class GatewayAlerter:
 
     def send_alert(self, alert: Alert) -> bool:
         """Send an alert, or the notice that it is over, unless it is muted or was sent a moment ago."""
-        told = self._debouncer.take(alert)
+        sent = self._debouncer.take(alert)
         self._wake.set()
-        return told is not None and self._deliver(told)
+        return sent is not None and self._deliver(sent)
 
     async def run(self) -> None:
         """Send what comes, tell of conditions whose window has ended, and look whether swapping is back within its limits."""
@@ -227,16 +222,17 @@ class GatewayAlerter:
             for alert in self._debouncer.due(now):
                 self._deliver(alert)
             self._end_breaches(now)
+            # Without an event there is something to look at when a window ends, and while a limit of the GPU's hour is passed.
+            due_at = self._debouncer.next_due_at()
+            pauses_s = [max(0.0, due_at - now)] if due_at is not None else []
+            pauses_s += [CHECK_EVERY_S] if self._standing_breaches() else []
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s(now)):
+                async with asyncio.timeout(min(pauses_s, default=None)):
                     await self._wake.wait()
             self._wake.clear()
 
     async def test(self) -> list[dict[str, object]]:
-        """Send a message to every target now, and say what each answered.
-
-        Returns:
-            `target`, `host`, `delivered`, and `answer`: `http_204` and the like, timeout, dns, connect, tls or broken.
+        """Send a message to every target now: `target`, `host`, `delivered`, and `answer` (`Answer.name`) of each.
 
         Raises:
             NotFound: no target is configured.
@@ -268,22 +264,15 @@ class GatewayAlerter:
         await self._poster.aclose()
 
     def _deliver(self, alert: Alert) -> bool:
-        if not self._heard(alert.type):
+        if not self._has_target(alert.type):
             return False
         for target in self._targets:
             if target.configured:
                 target.put(alert)
         return True
 
-    def _heard(self, kind: AlertType) -> bool:
+    def _has_target(self, kind: AlertType) -> bool:
         return kind not in self._settings.mute and any(target.configured for target in self._targets)
-
-    def _pause_s(self, now: float) -> float | None:
-        """Until there is something to look at without an event; None where only an event can tell."""
-        due_at = self._debouncer.next_due_at()
-        due_s = [] if due_at is None else [max(0.0, due_at - now)]
-        check_s = [CHECK_EVERY_S] if self._standing_breaches() else []
-        return min([*due_s, *check_s], default=None)
 
     def _on_rejected(self, event: ev.RequestRejected) -> None:
         if event.reason == QueueFull.reason:

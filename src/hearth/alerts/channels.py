@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from itertools import accumulate
 from types import MappingProxyType
 
 from yarl import URL
@@ -39,10 +41,9 @@ _GREEN = 0x2ECC71
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one post says.
+    """What one post says: an alert, or a digest of several.
 
     Attributes:
-        alerts: at least one; several make a digest.
         dropped: alerts that found no room on their way to this target since its last message.
         wall_at: seconds since 1970-01-01 UTC.
     """
@@ -69,7 +70,12 @@ class Message:
     def lines(self) -> list[str]:
         """A line per alert, the worst first; of very many, a number stands for the rest."""
         worst = sorted(self.alerts, key=lambda each: -each.severity)[:NAMED_ALERTS]
-        lines = [_sentences(each) if len(self.alerts) == 1 else f"{each.title}: {_sentences(each)}" for each in worst]
+        lines = [
+            (f"{each.title}: " if len(self.alerts) > 1 else "")
+            + each.text
+            + (f" {each.suppressed} more like this since the last message." if each.suppressed else "")
+            for each in worst
+        ]
         if len(self.alerts) > NAMED_ALERTS:
             lines.append(f"And {len(self.alerts) - NAMED_ALERTS} more.")
         if self.dropped:
@@ -158,22 +164,10 @@ def discord_text(text: str, limit: int) -> str:
     colour it even where it notifies nobody.
     """
     pieces = ["\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text]
-    if sum(map(_utf16_units, pieces)) <= limit:
+    ends = list(accumulate(len(piece.encode("utf-16-le", "surrogatepass")) // 2 for piece in pieces))
+    if not ends or ends[-1] <= limit:
         return "".join(pieces)
-    used = 1
-    for kept, piece in enumerate(pieces):
-        used += _utf16_units(piece)
-        if used > limit:
-            return "".join(pieces[:kept]) + "…"
-    return "".join(pieces)
-
-
-def _utf16_units(text: str) -> int:
-    return sum(2 if ord(each) > 0xFFFF else 1 for each in text)
-
-
-def _sentences(alert: Alert) -> str:
-    return f"{alert.text} {alert.suppressed} more like this since the last message." if alert.suppressed else alert.text
+    return "".join(pieces[: bisect_right(ends, limit - 1)]) + "…"
 
 
 def _json_post(url: str, body: Mapping[str, object]) -> Post:

@@ -64,14 +64,12 @@ class Outbox:
         """When the next message may be taken; None where nothing waits."""
         return self._first_at + GATHER_S if self._waiting else None
 
-    def take(self, wall_at: float, *, everything: bool = False) -> Message | None:
+    def take(self, wall_at: float, *, everything: bool) -> Message | None:
         """The next message: the oldest alert, or all of them where they are many; None where nothing waits."""
         count = len(self._waiting) if everything or len(self._waiting) > DIGEST_ABOVE else 1
-        alerts = tuple(self._waiting.values())[:count]
+        alerts = tuple(self._waiting.pop(key) for key in list(self._waiting)[:count])
         if not alerts:
             return None
-        for each in alerts:
-            del self._waiting[each.key]
         dropped, self._unreported = self._unreported, 0
         return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
@@ -85,10 +83,9 @@ class Outbox:
         self.lose(len(message.alerts) - len(kept))
         self._unreported += message.dropped
         for alert in kept:
-            newer = self._waiting.pop(alert.key, None)
-            self.put(alert, self._first_at)
-            if newer is not None:
-                self.put(newer, self._first_at)
+            for each in (alert, self._waiting.pop(alert.key, None)):
+                if each is not None:
+                    self.put(each, self._first_at)
 
     def clear(self) -> None:
         """Give up everything that waits."""
@@ -102,12 +99,7 @@ class Outbox:
 
 
 class Target:
-    """A place to post to. `start` and `aclose` begin and end its task; all else may be called at any time and never blocks.
-
-    Args:
-        name: what log and status call it.
-        compose: makes the post of a message.
-    """
+    """A place to post to. `start` and `aclose` begin and end its task; all else may be called at any time and never blocks."""
 
     def __init__(self, name: str, *, compose: Compose, poster: Poster, clock: Clock, events: EventSink) -> None:
         self.name = name
@@ -118,6 +110,7 @@ class Target:
         self._url = ""
         self._outbox = Outbox()
         self._message: Message | None = None
+        """Taken from the outbox, and not delivered yet."""
         self._attempts = 0
         self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
         self._silent_until = self._retry_at = float("-inf")
@@ -248,8 +241,7 @@ class Target:
         if outcome is Outcome.DELIVERED:
             self._message = None
             self.sent += 1
-            suppressed = sum(each.suppressed for each in message.alerts)
-            self._events.emit(AlertSent(suppressed=suppressed, **self._about(message)))
+            self._events.emit(AlertSent(suppressed=sum(each.suppressed for each in message.alerts), **self._about(message)))
         elif outcome in {Outcome.GONE, Outcome.REFUSED}:
             self._give_up(answer.name, stopped=outcome is Outcome.GONE)
         elif self._attempts >= MAX_ATTEMPTS:

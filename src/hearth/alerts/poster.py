@@ -87,11 +87,7 @@ async def send(session: aiohttp.ClientSession, post: Post) -> Answer:
 
 
 def opened(resolver: AbstractResolver, timeout_s: float) -> aiohttp.ClientSession:
-    """A session with a connection per post: there are few, and one that was kept may be dead when it is needed.
-
-    Args:
-        timeout_s: for all of a post, from the name's lookup to the end of the answer.
-    """
+    """A session with a connection per post, since a kept one may be dead when it is needed; `timeout_s`: for all of a post, 0 for ever."""
     connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
     timeout, headers = aiohttp.ClientTimeout(total=timeout_s), {"User-Agent": f"hearth-gateway/{__version__}"}
     return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False, headers=headers)

@@ -1,7 +1,7 @@
 """What is an alert: its kinds, which event raises or ends which, and the sentence of each. Pure.
 
-A new kind is a member of `AlertType`, a title in `TITLES`, a rule here, and a row in docs/alerts.md. Rules that need more than one event
-are in `hearth.alerts.alerter`.
+A new kind is a member of `AlertType`, a rule here, and a row in docs/alerts.md. Rules that need more than one event are in
+`hearth.alerts.alerter`.
 """
 
 from __future__ import annotations
@@ -16,43 +16,12 @@ from hearth import events
 from hearth.config.settings import AlertType
 
 AlertKey = tuple[AlertType, str]
-"""What is debounced by itself: the type, and whom it is about."""
+"""The type, and whom it is about: what is debounced by itself."""
 NAME_CHARS = 100
 REASON_CHARS = 300
 SHOWN_PROBLEMS = 3
 OWN_TASK = "alerts"
 """Where a defect of the alerter itself is reported; an alert about that would only feed it."""
-
-TITLES: Mapping[AlertType, str] = MappingProxyType(
-    {
-        AlertType.RATE_LIMITED: "Caller over its rate limit",
-        AlertType.QUEUE_DEPTH: "Long queue",
-        AlertType.QUEUE_FULL: "Queue full",
-        AlertType.STARVATION: "Request interrupted again and again",
-        AlertType.REPLAY_DIVERGED: "Interrupted answer could not be resumed",
-        AlertType.GPU_SWAP_FREQUENCY: "Many model swaps",
-        AlertType.GPU_SWAP_LATENCY: "Slow model swap",
-        AlertType.GPU_SWAP_OVERHEAD: "Model swaps take much of the GPU's time",
-        AlertType.GPU_LOST: "GPU lost",
-        AlertType.GPU_HOT: "GPU hot",
-        AlertType.SWAP_FAILED: "Model did not load",
-        AlertType.MODEL_OFFLOADED: "Model runs partly on the CPU",
-        AlertType.RESIDENCY_DRIFTED: "Models changed without Hearth",
-        AlertType.BACKEND_DOWN: "Model server down",
-        AlertType.BUDGET: "Cloud budget nearly spent",
-        AlertType.BUDGET_EXHAUSTED: "Cloud budget spent",
-        AlertType.CLOUD_DOWN: "Claude takes no work",
-        AlertType.CONFIG_REJECTED: "Configuration not usable",
-        AlertType.CLOCK_DOUBTED: "Clock in doubt",
-        AlertType.STORAGE_FAILED: "Log cannot be written",
-        AlertType.DISK_LOW: "Disk nearly full",
-        AlertType.LOOP_LAG: "Hearth was held up",
-        AlertType.WRONG_KEYS: "Wrong keys",
-        AlertType.CONNECTIONS: "Too many connections",
-        AlertType.INTERNAL_FAULT: "Defect in Hearth",
-        AlertType.TEST: "Test message",
-    }
-)
 
 
 class Severity(IntEnum):
@@ -90,8 +59,7 @@ class Alert:
 
     @property
     def title(self) -> str:
-        """The type in words, ASCII only: HTTP headers carry it."""
-        return f"Over: {TITLES[self.type]}" if self.resolved else TITLES[self.type]
+        return f"Over: {self.type.words}" if self.resolved else self.type.words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +78,12 @@ def shown(text: str, limit: int = NAME_CHARS) -> str:
 
 
 def starvation(at: float, caller: str, interrupt_count: int, model: str | None) -> Alert:
-    """A request was interrupted so often that it is left alone from now on."""
     asked = f" for {shown(model)}" if model else ""
     text = f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times; from now on it is left alone until it is done."
     return Alert(type=AlertType.STARVATION, subject=caller, at=at, text=text)
 
 
 def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
-    """The day's money is nearly gone."""
     return Alert(type=AlertType.BUDGET, at=at, text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models are spent today.")
 
 
@@ -125,7 +91,6 @@ LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
 
 
 def breached(breach: Breach, at: float) -> Alert:
-    """A limit of the GPU's hour is passed."""
     measured, limit = breach.measured, breach.threshold
     if breach.kind is AlertType.GPU_SWAP_FREQUENCY:
         text = f"{measured:.0f} model swaps in the last hour; more than {limit:.0f} is the limit set."
@@ -157,15 +122,11 @@ def _is_loaded(model: str, at: float) -> Alert:
     return Alert(type=AlertType.SWAP_FAILED, subject=model, at=at, resolved=True, text=f"{shown(model)} is loaded.")
 
 
-def _offloaded(model: str, at: float) -> Alert:
+def _offload(model: str, at: float, *, offloaded: bool) -> Alert:
     text = f"{shown(model)} did not fit on the GPU, and a part of it runs on the CPU, which is many times slower."
-    return Alert(type=AlertType.MODEL_OFFLOADED, subject=model, at=at, lasting=True, text=text)
-
-
-def _swap_completed(event: events.SwapCompleted) -> tuple[Alert, ...]:
-    model, at = event.to_model, event.at
-    fits = Alert(type=AlertType.MODEL_OFFLOADED, subject=model, at=at, resolved=True, text=f"{shown(model)} is wholly on the GPU.")
-    return _is_loaded(model, at), _offloaded(model, at) if event.offloaded else fits
+    fits = f"{shown(model)} is wholly on the GPU."
+    kind = AlertType.MODEL_OFFLOADED
+    return Alert(type=kind, subject=model, at=at, lasting=offloaded, resolved=not offloaded, text=text if offloaded else fits)
 
 
 def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
@@ -174,24 +135,22 @@ def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
         text = f"{shown(subject)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
     else:
         text = f"{shown(subject)} did not leave the GPU ({shown(event.reason)})."
-    lasting = bool(event.to_model)
-    return (Alert(type=AlertType.SWAP_FAILED, subject=subject, at=event.at, severity=Severity.ERROR, lasting=lasting, text=text),)
+    kind, lasting = AlertType.SWAP_FAILED, bool(event.to_model)
+    return (Alert(type=kind, subject=subject, at=event.at, severity=Severity.ERROR, lasting=lasting, text=text),)
 
 
 def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
-    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=_changes(event))
-    return drift, *(_is_loaded(model, event.at) for model in event.appeared)
-
-
-def _changes(event: events.ResidencyDrifted) -> str:
-    """What only vanished may have gone down with a model server that was back before it was missed."""
     reloaded, gone, came = (shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared))
     if reloaded:
         advice = "Give the model itself its num_ctx (docs/clients/index.md), or this repeats."
-        return f"Ollama loaded anew, with another context: {reloaded}. {advice}"
-    if not came:
-        return f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
-    return f"Somebody else loaded {came}{f' and unloaded {gone}' if gone else ''}. Let every program go through Hearth, or it cannot plan."
+        text = f"Ollama loaded anew, with another context: {reloaded}. {advice}"
+    elif came:
+        unloaded = f" and unloaded {gone}" if gone else ""
+        text = f"Somebody else loaded {came}{unloaded}. Let every program go through Hearth, or it cannot plan."
+    else:  # perhaps with a model server that was back before it was missed
+        text = f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
+    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
+    return drift, *(_is_loaded(model, event.at) for model in event.appeared)
 
 
 def _exhausted(event: events.BudgetExhausted) -> str:
@@ -234,9 +193,9 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
             ),
             "caller",
         ),
-        events.SwapCompleted: _swap_completed,
+        events.SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _offload(it.to_model, it.at, offloaded=it.offloaded)),
         events.SwapFailed: _swap_failed,
-        events.ModelOffloaded: lambda it: (_offloaded(it.model, it.at),),
+        events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
         events.ResidencyDrifted: _drifted,
         events.GpuLost: _begins(
             AlertType.GPU_LOST,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 MIB_PER_GB = 1024.0
 
@@ -70,29 +71,37 @@ class LogFormat(StrEnum):
 class AlertType(StrEnum):
     """Every kind of alert; docs/alerts.md says when each is raised."""
 
-    RATE_LIMITED = "rate_limited"
-    QUEUE_DEPTH = "queue_depth"
-    QUEUE_FULL = "queue_full"
-    STARVATION = "starvation"
-    REPLAY_DIVERGED = "replay_diverged"
-    GPU_SWAP_FREQUENCY = "gpu_swap_frequency"
-    GPU_SWAP_LATENCY = "gpu_swap_latency"
-    GPU_SWAP_OVERHEAD = "gpu_swap_overhead"
-    GPU_LOST = "gpu_lost"
-    GPU_HOT = "gpu_hot"
-    SWAP_FAILED = "swap_failed"
-    MODEL_OFFLOADED = "model_offloaded"
-    RESIDENCY_DRIFTED = "residency_drifted"
-    BACKEND_DOWN = "backend_down"
-    BUDGET = "budget"
-    BUDGET_EXHAUSTED = "budget_exhausted"
-    CLOUD_DOWN = "cloud_down"
-    CONFIG_REJECTED = "config_rejected"
-    STORAGE_FAILED = "storage_failed"
-    CLOCK_DOUBTED = "clock_doubted"
-    DISK_LOW = "disk_low"
-    LOOP_LAG = "loop_lag"
-    WRONG_KEYS = "wrong_keys"
-    CONNECTIONS = "connections"
-    INTERNAL_FAULT = "internal_fault"
-    TEST = "test"
+    words: str
+    """The title of its messages, in ASCII: HTTP headers carry it."""
+
+    def __new__(cls, value: str, words: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.words = value, words
+        return member
+
+    RATE_LIMITED = "rate_limited", "Caller over its rate limit"
+    QUEUE_DEPTH = "queue_depth", "Long queue"
+    QUEUE_FULL = "queue_full", "Queue full"
+    STARVATION = "starvation", "Request interrupted again and again"
+    REPLAY_DIVERGED = "replay_diverged", "Interrupted answer could not be resumed"
+    GPU_SWAP_FREQUENCY = "gpu_swap_frequency", "Many model swaps"
+    GPU_SWAP_LATENCY = "gpu_swap_latency", "Slow model swap"
+    GPU_SWAP_OVERHEAD = "gpu_swap_overhead", "Model swaps take much of the GPU's time"
+    GPU_LOST = "gpu_lost", "GPU lost"
+    GPU_HOT = "gpu_hot", "GPU hot"
+    SWAP_FAILED = "swap_failed", "Model did not load"
+    MODEL_OFFLOADED = "model_offloaded", "Model runs partly on the CPU"
+    RESIDENCY_DRIFTED = "residency_drifted", "Models changed without Hearth"
+    BACKEND_DOWN = "backend_down", "Model server down"
+    BUDGET = "budget", "Cloud budget nearly spent"
+    BUDGET_EXHAUSTED = "budget_exhausted", "Cloud budget spent"
+    CLOUD_DOWN = "cloud_down", "Claude takes no work"
+    CONFIG_REJECTED = "config_rejected", "Configuration not usable"
+    STORAGE_FAILED = "storage_failed", "Log cannot be written"
+    CLOCK_DOUBTED = "clock_doubted", "Clock in doubt"
+    DISK_LOW = "disk_low", "Disk nearly full"
+    LOOP_LAG = "loop_lag", "Hearth was held up"
+    WRONG_KEYS = "wrong_keys", "Wrong keys"
+    CONNECTIONS = "connections", "Too many connections"
+    INTERNAL_FAULT = "internal_fault", "Defect in Hearth"
+    TEST = "test", "Test message"

@@ -17,10 +17,9 @@ BUSY_ENOUGH_S = 600.0
 
 
 class _History:
-    """The stretches of GPU time of one kind that ended within the hour before the latest one, in the order they ended.
+    """Stretches of GPU time of the last hour as (start, end, count), in the order they ended.
 
-    Each is (start, end, count): those that end within one second are kept as one, so that an hour of thousands of embeddings a second
-    has 3,600 entries at most.
+    Those that end within one second are kept as one, so that an hour of thousands of embeddings a second has 3,600 entries at most.
     """
 
     def __init__(self) -> None:
@@ -46,24 +45,20 @@ class _History:
         return (self._spans[-1][1] - self._spans[-1][0], self._spans[-1][1]) if self._spans else None
 
     def mean_s(self) -> float | None:
+        """The average length."""
         count = sum(count for _, _, count in self._spans)
         return sum(ended_at - started_at for started_at, ended_at, _ in self._spans) / count if count else None
 
 
 class GpuTracker:
-    """Residency, swaps and executions as they are reported.
-
-    Several models may be resident at once; the loaded model is the one loaded or used last. Swaps and executions of the last hour are kept.
-    """
+    """Residency, swaps and executions as they are reported; the loaded model is, of several resident ones, that loaded or used last."""
 
     def __init__(self, home_model: str, alerts: GpuAlertSettings) -> None:
         self.home_model = home_model
         self._alerts = alerts
         self._used_at: dict[str, float] = {}
         self._swap: tuple[str | None, str, float] | None = None
-        self._swaps = _History()
-        self._failures = _History()
-        self._executions = _History()
+        self._swaps, self._failures, self._executions = _History(), _History(), _History()
         self._readings = "off"
         self._reading = GpuReading()
         self._foreign_mib: float | None = None
@@ -94,11 +89,7 @@ class GpuTracker:
         self._used_at.pop(model, None)
 
     def record_swap_started(self, from_model: str | None, to_model: str, at: float) -> None:
-        """A swap set out to make `to_model` resident; one that is still under way counts as failed.
-
-        Args:
-            from_model: the model that makes room, None for none. Where several do, report the others by `record_unloaded`.
-        """
+        """A swap set out to make `to_model` resident in the place of `from_model`; one that is still under way counts as failed."""
         self.record_swap_failed(at)
         self._swap = from_model, to_model, at
 
@@ -192,17 +183,13 @@ class GpuTracker:
 
     def alarming(self, now: float) -> list[Breach]:
         """Of `check_alerts` what is worth a message: the share of swaps only of an hour in which the card was busy for ten minutes."""
-        is_busy = sum(self._busy_s(now)) >= BUSY_ENOUGH_S
+        is_busy = sum(each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions)) >= BUSY_ENOUGH_S
         return [breach for breach in self.check_alerts(now) if is_busy or breach.kind is not AlertType.GPU_SWAP_OVERHEAD]
 
     def _overhead_pct(self, now: float) -> float:
         """Swap time over swap and execution time in the last hour; 0 where the GPU did neither."""
-        swap_s, execution_s = self._busy_s(now)
+        swap_s, execution_s = (each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions))
         return 100.0 * swap_s / (swap_s + execution_s) if swap_s + execution_s > 0 else 0.0
-
-    def _busy_s(self, now: float) -> tuple[float, float]:
-        """Swap and execution time in the last hour, by overlap."""
-        return self._swaps.overlap_s(now - HOUR_S, now), self._executions.overlap_s(now - HOUR_S, now)
 
 
 def _ms(seconds: float) -> float:
