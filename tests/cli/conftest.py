@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from hearth.bootstrap import running_gateway
 from hearth.cli import main
+from hearth.clock import SystemClock
+from hearth.config.loading import load_gateway_config
+from hearth.emulator import Emulator
+from hearth.emulator.models import default_profiles
 from tests.cli.stub_gateway import StubGateway, recorded
 
 
@@ -17,8 +25,8 @@ class Hearth:
         unset = dict.fromkeys(("COLUMNS", "HEARTH_CONFIG", "HEARTH_KEY", "HEARTH_URL", "NO_COLOR"))
         self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": "", **unset}
 
-    def __call__(self, *args: str, **environ: str) -> Result:
-        return CliRunner().invoke(main, args, env={**self._environ, **environ}, prog_name="hearth")
+    def __call__(self, *args: str, input: str | None = None, **environ: str) -> Result:  # noqa: A002 (as click's runner calls it)
+        return CliRunner().invoke(main, args, input=input, env={**self._environ, **environ}, prog_name="hearth")
 
 
 @pytest.fixture
@@ -33,3 +41,44 @@ def busy() -> Iterator[StubGateway]:
     stub.put("/llm/queue/status", recorded("status_busy"))
     with stub.listening():
         yield stub
+
+
+@contextmanager
+def serving(config: Path) -> Iterator[tuple[str, str]]:
+    """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the URLs of both."""
+    urls: list[str] = []
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
+        try:
+            ollama_url = await emulator.start("127.0.0.1", 0)
+            async with running_gateway(load_gateway_config(config), port=0, ollama_url=ollama_url, store=True, watch=True) as (_, url):
+                urls.extend((url, ollama_url))
+                ready.set()
+                await stop.wait()
+        finally:
+            await emulator.stop()
+            ready.set()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        url, ollama_url = urls
+        yield url, ollama_url
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a real gateway without keys, which the tests of a module share."""
+    folder = tmp_path_factory.mktemp("gateway")
+    config = folder / "llm_gateway.yaml"
+    config.write_text(f"storage: {{path: {folder}/hearth.db}}\nbackend: {{mode: ollama}}\n")
+    with serving(config) as (url, _):
+        yield url

@@ -86,7 +86,7 @@ def test_an_answer_without_targets_is_no_success(hearth, busy, answer):
     ("order", "answer", "says"),
     [
         (("pin", "m"), {"pinned": "m\x07", "draining": True}, "draining: new requests are refused\npinned: m\ufffd\n"),
-        (("resume",), {"pinned": None, "draining": False, "paused": []}, "no orders in force\n"),
+        (("resume",), {"pinned": None, "draining": False, "paused": []}, "no admin commands in force\n"),
     ],
 )
 def test_an_order_is_posted_and_answered_with_the_orders_in_force(hearth, busy, order, answer, says):

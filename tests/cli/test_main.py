@@ -76,6 +76,9 @@ def test_an_error_of_ours_is_a_message_and_an_exit_code(error, code, says):
     ("words", "offered"),
     [
         (("s",), ["serve", "status", "submit", "simulate"]),
+        (("chat", "--url", "{url}", "ll"), ["llama3.1:8b"]),
+        (("log", "--url", "{url}", "--model", "n"), ["nomic-embed-text:latest"]),
+        (("chat", "--url", "http://127.0.0.1:9", ""), []),
         (("ca",), ["cancel"]),
         (("config", "d"), ["diff"]),
         (("status", "--w"), ["--watch"]),
@@ -84,7 +87,16 @@ def test_an_error_of_ours_is_a_message_and_an_exit_code(error, code, says):
         (("log", "--outcome", "c"), ["completed", "cancelled"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_choices(words, offered):
-    *before, incomplete = words
+def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(url, words, offered):
+    *before, incomplete = (word.format(url=url) for word in words)
     completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")
     assert [item.value for item in completing.get_completions(before, incomplete)] == offered
+
+
+def test_a_shell_completes_the_callers_that_wait_run_or_have_ended(busy):
+    busy.put("/llm/log?limit=500", {"items": [{"caller": "nightly"}, {"caller": "n8n"}]})
+    completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")
+    offered = [item.value for item in completing.get_completions(["cancel", "--url", busy.url, "--caller"], "n")]
+    assert offered == ["n8n", "nightly"]
+    del busy.answers["/llm/log?limit=500"]
+    assert completing.get_completions(["log", "--url", busy.url, "--caller"], "")

@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 
 from hearth.bootstrap import running_gateway
 from hearth.cli import main
+from hearth.cli.answering import waiting_line, waiting_words
 from hearth.cli.client import GatewayClient, without_controls
 from hearth.cli.errors import GatewayUnreachable
-from hearth.cli.submit import waiting_line, waiting_words
 from hearth.cli.views import console_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, Settings
@@ -97,7 +97,7 @@ def test_a_file_is_read_as_text(busy, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content", "code", "said"),
-    [("missing", None, 2, "cannot be read"), ("image", b"\xff\xfe\x00", 2, "UTF-8"), ("blank", b" \n", 2, "the prompt is empty")],
+    [("missing", None, 2, "cannot be read"), ("image", b"\xff\xfe\x00", 2, "UTF-8"), ("blank", b" \n", 2, "the text is empty")],
 )
 def test_what_is_no_prompt_is_not_sent(busy, tmp_path: Path, name, content, code, said):
     if content is not None:

@@ -150,9 +150,9 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
         ({"config": {"restart_pending": ["server.port", "ollama.url"]}}, "config waits for a restart: server.port, ollama.url"),
         (
             {"orders": ORDERS},
-            "order draining: new requests are refused\norder paused: requests of other programs wait\norder pinned: llama",
+            "command draining: new requests are refused\ncommand paused: external requests wait\ncommand pinned: llama",
         ),
-        ({"orders": ORDERS}, "order to load: a:1b\norder to unload: b:1b\n"),
+        ({"orders": ORDERS}, "command to load: a:1b\ncommand to unload: b:1b\n"),
         (
             {"gpu": CARD},
             "card RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, held down: hardware thermal\n",

@@ -14,7 +14,7 @@ FORCE = {"draining": True, "paused": ["external"], "pinned": "m:latest", "loads"
 NOTHING = {"draining": False, "paused": [], "pinned": None, "loads": [], "unloads": [], "since": {}}
 WORDS = [
     "draining: new requests are refused",
-    "paused: requests of other programs wait",
+    "paused: external requests wait",
     "pinned: m:latest",
     "to load: b",
     "to unload: c",
@@ -34,7 +34,7 @@ def test_a_plain_order_is_posted_and_answered_in_words(hearth, busy, order):
 def test_an_order_about_a_model_names_it(hearth, busy, order):
     busy.put(f"/llm/admin/{order}", NOTHING)
     result = hearth("admin", order, "m", "--url", busy.url)
-    assert (result.exit_code, result.stdout, busy.bodies) == (0, "no orders in force\n", [{"model": "m"}])
+    assert (result.exit_code, result.stdout, busy.bodies) == (0, "no admin commands in force\n", [{"model": "m"}])
     assert hearth("admin", order, "--url", busy.url).exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""Commands that tell a running gateway what to do: `hearth cancel` and `hearth admin`. A new key is printed once and stored nowhere."""
+"""Commands that change what a running gateway does: `hearth cancel` and `hearth admin`. A new key is printed once and stored nowhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from urllib.parse import quote
 
 import click
 
-from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, count, gateway_options, json_option, parts, printable, text, texts
+from hearth.cli.client import (
+    AS_ANSWERED,
+    GatewayClient,
+    Json,
+    complete_callers,
+    complete_models,
+    count,
+    gateway_options,
+    json_option,
+    parts,
+    printable,
+    text,
+    texts,
+)
 from hearth.cli.errors import CommandFailed, ExitCode
 from hearth.clock import new_api_key
 from hearth.types import Lane
@@ -19,14 +32,14 @@ _CANCEL_ALL_TIMEOUT_S = 60.0
 _ALERT_TEST_TIMEOUT_S = 40.0
 """More than the gateway gives its targets."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_ORDERS = {
-    "drain": "Refuse new requests, and finish what was taken; jobs are taken and kept.",
-    "pause": "Let the requests of other programs wait; the house's own work goes on.",
+_COMMANDS = {
+    "drain": "Refuse new requests and finish the accepted ones; jobs are accepted and kept.",
+    "pause": "Let external requests wait; internal requests go on.",
     "resume": "End drain and pause.",
-    "unpin": "Let the pinned model be swapped away again.",
-    "pin": "Make MODEL the one to come back to, which no other program's request takes out of memory.",
-    "load": "Bring MODEL into memory as soon as nothing more urgent prevents it.",
-    "unload": "Take MODEL out of memory; 1 where something runs on it or waits for it.",
+    "unpin": "End the pin.",
+    "pin": "Make MODEL the home model, which no external request may evict.",
+    "load": "Load MODEL as soon as nothing more urgent prevents it.",
+    "unload": "Unload MODEL; 1 where something runs on it or waits for it.",
 }
 _ABOUT_A_MODEL = ("pin", "load", "unload")
 _WRONG_ADDRESS = " (the address is not complete, or no longer valid: copy it again)"
@@ -45,7 +58,12 @@ _ADVICE = {
 @click.command
 @gateway_options
 @click.argument("requests", nargs=-1, metavar="[REQUEST...]")
-@click.option("--caller", metavar="NAME", help="All that this caller has: requests, jobs and batches, waiting or running.")
+@click.option(
+    "--caller",
+    metavar="NAME",
+    shell_complete=complete_callers,
+    help="All that this caller has: requests, jobs and batches, waiting or running.",
+)
 @json_option("Print what the gateway answers, a line for each.")
 @click.pass_context
 def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None, *, as_json: bool, client: GatewayClient) -> None:
@@ -57,7 +75,7 @@ def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None
     if bool(requests) == (caller is not None):
         raise click.UsageError("name requests, or --caller, and not both")
     if caller is not None:
-        answer = client.order(f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_CANCEL_ALL_TIMEOUT_S)
+        answer = client.ask("POST", f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_CANCEL_ALL_TIMEOUT_S)
         click.echo(json.dumps(answer) if as_json else _all_cancelled(caller, answer))
         return
     answers = [_cancelled(client, request) for request in requests]
@@ -73,7 +91,7 @@ def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
     digits = request.removeprefix("#")
     is_number = digits.isascii() and digits.isdecimal()
     try:
-        return client.order(f"/llm/queue/item/{digits}/cancel" if is_number else f"/llm/requests/{quote(request, safe='')}/cancel")
+        return client.ask("POST", f"/llm/queue/item/{digits}/cancel" if is_number else f"/llm/requests/{quote(request, safe='')}/cancel")
     except CommandFailed as refused:
         return {"request_id": request, "cancelled": False, "error": refused.message}
 
@@ -91,15 +109,15 @@ def _all_cancelled(caller: str, answer: Json) -> str:
 
 @click.group
 def admin() -> None:
-    """Make API keys, try the alerts, give orders to a running gateway."""
+    """Manage API keys, test the alerts, control a running gateway."""
 
 
-def orders_in_words(orders: Json) -> list[str]:
-    """The owner's orders that are in force, a sentence each."""
+def commands_in_force(orders: Json) -> list[str]:
+    """The admin commands in force, a sentence each."""
     pinned = text(orders, "pinned")
     said = [
         "draining: new requests are refused" if orders.get("draining") is True else "",
-        "paused: requests of other programs wait" if orders.get("paused") else "",
+        "paused: external requests wait" if orders.get("paused") else "",
         f"pinned: {pinned}" if pinned else "",
         *(f"to load: {model}" for model in texts(orders, "loads")),
         *(f"to unload: {model}" for model in texts(orders, "unloads")),
@@ -107,19 +125,40 @@ def orders_in_words(orders: Json) -> list[str]:
     return [line for line in said if line]
 
 
-def _order(name: str, help_text: str) -> click.Command:
+def _command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text)
     @gateway_options
     @AS_ANSWERED
-    def give(*, as_json: bool, client: GatewayClient, **body: str) -> None:
-        answer = client.order(f"/llm/admin/{name}", body)
-        click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(orders_in_words(answer)) or "no orders in force")
+    def send(*, as_json: bool, client: GatewayClient, **body: str) -> None:
+        answer = client.ask("POST", f"/llm/admin/{name}", body)
+        click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(commands_in_force(answer)) or "no admin commands in force")
 
-    return click.argument("model")(give) if name in _ABOUT_A_MODEL else give
+    return click.argument("model", shell_complete=complete_models)(send) if name in _ABOUT_A_MODEL else send
 
 
-for order_name, order_help in _ORDERS.items():
-    admin.add_command(_order(order_name, order_help))
+for command_name, command_help in _COMMANDS.items():
+    admin.add_command(_command(command_name, command_help))
+
+
+@admin.command
+@gateway_options
+@AS_ANSWERED
+def preempt(client: GatewayClient, *, as_json: bool) -> None:
+    """Interrupt the external requests that run and can be interrupted; they continue later."""
+    answer = client.ask("POST", "/llm/admin/preempt")
+    found = count(answer, "preempted")
+    said = f"{found} request{'' if found == 1 else 's'} interrupted" if found else "no running request can be interrupted"
+    click.echo(json.dumps(answer) if as_json else said)
+
+
+@admin.command
+@gateway_options
+@AS_ANSWERED
+def reload(client: GatewayClient, *, as_json: bool) -> None:
+    """Read the configuration file again; 1 with every problem where it is not usable, and then nothing changes."""
+    answer = client.ask("POST", "/llm/admin/reload")
+    pending = ", ".join(texts(answer, "restart_pending"))
+    click.echo(json.dumps(answer, indent=2) if as_json else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}")
 
 
 @admin.group
@@ -154,7 +193,7 @@ def new_key(name: str, lane: str, *, is_admin: bool) -> None:
 @gateway_options
 def confirm_clock(client: GatewayClient) -> None:
     """Say that the clock is right after it has jumped ahead: results, files and log entries that are old by it are deleted again."""
-    client.order("/llm/admin/confirm-clock")
+    client.ask("POST", "/llm/admin/confirm-clock")
     click.echo("the clock is confirmed; what is older than its retention is deleted from now on")
 
 
@@ -169,7 +208,7 @@ def alert() -> None:
 @click.pass_context
 def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient) -> None:
     """Send a message to every place that `alerts` names, and say what each answered; 1 where one did not take it."""
-    answer = client.order("/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
+    answer = client.ask("POST", "/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
     targets = parts(answer, "targets")
     click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(map(_delivery, targets)))
     if not targets or not all(each.get("delivered") is True for each in targets):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -21,8 +21,10 @@ from hearth.cli.errors import CommandFailed, GatewayUnreachable, Unusable
 
 Json = Mapping[str, object]
 
-_ANSWER_CAP_BYTES = 4 * 1024 * 1024
+_ANSWER_CAP_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
+_COMPLETION_TIMEOUT_S = 1.0
+_DEFAULT_URL = "http://127.0.0.1:8411"
 _HUGE = 1e15
 """Nothing that is shown is larger; NaN, infinities and numbers that overflow are not shown either."""
 
@@ -98,18 +100,19 @@ class GatewayClient:
             raise ValueError(f"{self.url} is no HTTP address")
         return address
 
-    def fetch(self, path: str) -> dict[str, object]:
+    def fetch(self, path: str, *, timeout_s: float = _FETCH_TIMEOUT_S) -> dict[str, object]:
         """The JSON object at `path`."""
-        with self._opened("GET", path, timeout_s=_FETCH_TIMEOUT_S) as response, self._reaching():
-            return self._object(response.read(_ANSWER_CAP_BYTES))
+        return self.ask("GET", path, timeout_s=timeout_s)
 
     def status(self) -> dict[str, object]:
         """What runs, who waits, and the GPU."""
         return self.fetch("/llm/queue/status")
 
-    def order(self, path: str, body: Json | None = None, *, timeout_s: float = 10.0) -> dict[str, object]:
-        """What the gateway answers to a POST of JSON, or of nothing; `timeout_s` as for a socket."""
-        with self._opened("POST", path, body, timeout_s=timeout_s) as response, self._reaching():
+    def ask(
+        self, method: str, path: str, body: Json | None = None, *, timeout_s: float = 10.0, headers: Mapping[str, str] | None = None
+    ) -> dict[str, object]:
+        """The JSON object that answers a request with a JSON body, or without a body; `timeout_s` as for a socket."""
+        with self._opened(method, path, body, timeout_s=timeout_s, headers=headers) as response, self._reaching():
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
     def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
@@ -165,7 +168,7 @@ class GatewayClient:
             raise self._unreachable(str(error) or type(error).__name__) from error
 
     def _check(self, response: HTTPResponse) -> None:
-        if response.status == 200:
+        if 200 <= response.status < 300:
             return
         url, refusal = self.address.geturl(), _refusal(response)
         if response.status in {401, 403}:
@@ -192,13 +195,13 @@ class GatewayClient:
 
 
 def _refusal(response: HTTPResponse) -> str | None:
-    """The text of an error as Hearth writes it, `{"error": "..."}`; None where something else answers."""
+    """The text of an error as Hearth writes it, `{"error": "..."}`, and its `problems`, a line each; None where something else answers."""
     try:
         value = json.loads(response.read(_ANSWER_CAP_BYTES))
     except ValueError:
         return None
-    text = value.get("error") if isinstance(value, dict) else None
-    return without_controls(text) if isinstance(text, str) else None
+    error = value.get("error") if isinstance(value, dict) else None
+    return "\n  ".join((without_controls(error), *texts(value, "problems"))) if isinstance(error, str) else None
 
 
 def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -214,7 +217,7 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--url",
         callback=_checked_url,
-        default="http://127.0.0.1:8411",
+        default=_DEFAULT_URL,
         envvar="HEARTH_URL",
         show_default=True,
         show_envvar=True,
@@ -234,3 +237,34 @@ def json_option(says: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 AS_ANSWERED = json_option("Print what the gateway answers.")
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _completing(find: Callable[[GatewayClient], list[str]]) -> Completer:
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            names = find(GatewayClient(context.params.get("url") or _DEFAULT_URL, context.params.get("key")))
+        except click.ClickException:  # no gateway, nothing to offer
+            return []
+        return sorted({name for name in names if name.startswith(incomplete)})
+
+    return complete
+
+
+def _models(client: GatewayClient) -> list[str]:
+    return [text(each, "name") for each in parts(client.fetch("/llm/models", timeout_s=_COMPLETION_TIMEOUT_S), "models")]
+
+
+def _callers(client: GatewayClient) -> list[str]:
+    status = client.fetch("/llm/queue/status", timeout_s=_COMPLETION_TIMEOUT_S)
+    queued = [part(status, f"{lane}_queue") for lane in ("internal", "external")]
+    items = [*parts(status, "running"), *(item for queue in queued for item in parts(queue, "next_items"))]
+    with suppress(click.ClickException):  # a gateway without a store has no log
+        items += parts(client.fetch("/llm/log?limit=500", timeout_s=_COMPLETION_TIMEOUT_S), "items")
+    return [*part(status, "rate_limits"), *(text(item, "caller") for item in items)]
+
+
+complete_models, complete_callers = _completing(_models), _completing(_callers)
+"""For `shell_complete`: names that the gateway of `--url` knows; none where it does not answer."""

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import click
 
-from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, gateway_options
+from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, gateway_options
 from hearth.cli.errors import CommandFailed, GatewayUnreachable
 from hearth.types import Outcome
 
@@ -77,8 +77,8 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
 
 @click.command
 @gateway_options
-@click.option("--caller", help="Only requests of this caller.")
-@click.option("--model", help="Only requests that asked for this model.")
+@click.option("--caller", shell_complete=complete_callers, help="Only requests of this caller.")
+@click.option("--model", shell_complete=complete_models, help="Only requests that asked for this model.")
 @click.option("--outcome", type=click.Choice([outcome.value for outcome in Outcome]), help="Only requests that ended so.")
 @click.option("--since", metavar="WHEN", help="Only what ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the latest.")

@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from hearth.cli.admin import orders_in_words
+from hearth.cli.admin import commands_in_force
 from hearth.cli.client import Json, count, number, part, parts, printable, text, texts
 
 _PIPE_WIDTH = 120
@@ -174,7 +174,7 @@ def _facts(answer: Json) -> Table:
     if part(answer, "backend"):
         rows.append(("backend", _backend(part(answer, "backend"))))
     rows.append(("mode", text(answer, "mode") or "unknown"))
-    rows += [("order", Text(order, style="yellow")) for order in orders_in_words(part(answer, "orders"))]
+    rows += [("command", Text(line, style="yellow")) for line in commands_in_force(part(answer, "orders"))]
     completed = f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')} external completed"
     rows.append(("24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"))
     hour = (row for row in parts(part(answer, "latency"), "last_hour") if row.get("model") is None)
@@ -289,13 +289,17 @@ def models_view(answer: Json) -> RenderableType:
     return Fitting(_table(_MODELS, models), expendable=("size", "waiting", "on the GPU"))
 
 
-def _ended(row: Json) -> str:
+def _moment(field: str) -> Callable[[Json], str]:
     """Local time; the date comes with it, because a log spans days."""
-    ended_wall_s = number(row, "ended_wall_s")
-    try:
-        return "-" if ended_wall_s is None else f"{datetime.fromtimestamp(ended_wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError, OSError):
-        return "-"
+
+    def cell(row: Json) -> str:
+        wall_s = number(row, field)
+        try:
+            return "-" if wall_s is None else f"{datetime.fromtimestamp(wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
+        except (OverflowError, ValueError, OSError):
+            return "-"
+
+    return cell
 
 
 def _outcome(row: Json) -> Text:
@@ -320,7 +324,7 @@ def _tokens(row: Json) -> str:
 
 
 _LOG = (
-    Field("ended", _ended, _FOLDED | {"no_wrap": True}),
+    Field("ended", _moment("ended_wall_s"), _FOLDED | {"no_wrap": True}),
     Field("caller", lambda row: text(row, "caller") or "-", _FOLDED),
     Field("model", lambda row: text(row, "model") or "-", _FOLDED),
     Field("task", lambda row: text(row, "task_type") or "-", _FOLDED),
@@ -339,6 +343,49 @@ def log_view(answer: Json) -> RenderableType:
     if not (rows := parts(answer, "items")):
         return Text("nothing has ended that matches", style="dim")
     return Fitting(_table(_LOG, rows), expendable=("first byte", "backend", "swap", "task", "tokens", "queue"))
+
+
+def _state_of_job(job: Json) -> Text:
+    state, reason = text(job, "state") or "-", text(job, "reason")
+    style = {"completed": "green", "running": "yellow", "failed": "red"}.get(state, "")
+    return Text(state, style).append(f" ({reason})" if reason else "", "default")
+
+
+_JOBS = (
+    Field("job", lambda job: text(job, "id"), _FOLDED | {"no_wrap": True}),
+    Field("state", _state_of_job, _FOLDED),
+    Field("caller", lambda job: text(job, "caller"), _FOLDED),
+    Field("model", lambda job: text(job, "model") or "-", _FOLDED),
+    Field("task", lambda job: text(job, "task_type") or "-", _FOLDED),
+    Field("accepted", _moment("accepted_wall_s"), _FOLDED | {"no_wrap": True}),
+    Field("position", lambda job: text(job, "position") or "-", _NUMBER),
+    Field("starts in", lambda job: duration(number(job, "estimated_start_s")), _NUMBER),
+)
+_JOB = (
+    *_JOBS,
+    Field("ended", _moment("ended_wall_s"), {}),
+    Field("not before", _moment("not_before_wall_s"), {}),
+    Field("attempts", lambda job: text(job, "attempts"), {}),
+    Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}", {}),
+    Field("webhook", lambda job: text(job, "webhook"), {}),
+    Field("error", lambda job: text(job, "error"), {}),
+)
+
+
+def jobs_view(answer: Json) -> RenderableType:
+    """The table for a terminal, one row per job in the order of the answer."""
+    if not (rows := parts(answer, "jobs")):
+        return Text("no jobs match", style="dim")
+    return Fitting(_table(_JOBS, rows), expendable=("starts in", "position", "task", "accepted", "caller"))
+
+
+def job_view(job: Json) -> RenderableType:
+    """One job, a line for each of its fields that says something."""
+    table = Table.grid(padding=(0, 2))
+    for each in _JOB:
+        if str(value := each.cell(job)) not in ("", "-", "none"):
+            table.add_row(Text(each.heading, style="bold"), value)
+    return table
 
 
 _CALLERS_SHOWN = 8

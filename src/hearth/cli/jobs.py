@@ -1,0 +1,225 @@
+"""`hearth jobs`: durable jobs of a running gateway, over `/llm/jobs`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import click
+
+from hearth.cli.client import (
+    AS_ANSWERED,
+    GatewayClient,
+    Json,
+    complete_callers,
+    complete_models,
+    gateway_options,
+    json_option,
+    part,
+    parts,
+    text,
+)
+from hearth.cli.errors import CommandFailed, ExitCode
+from hearth.cli.submit import read_text
+from hearth.clock import SystemClock
+from hearth.job_types import JobState
+from hearth.types import Priority
+
+_JOBS = "/llm/jobs"
+_EVERY_S = 1.0
+_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_IDS = click.argument("job_ids", nargs=-1, required=True, metavar="JOB...")
+
+
+def _path(job_id: str, **query: str) -> str:
+    return f"{_JOBS}/{quote(job_id, safe='')}" + (f"?{urlencode(query)}" if query else "")
+
+
+@click.group
+def jobs() -> None:
+    """List, show, cancel, await and submit durable jobs."""
+
+
+@jobs.command("list")
+@gateway_options
+@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option("--unended", is_flag=True, help="Only jobs that wait or run.")
+@click.option("--caller", shell_complete=complete_callers, help="Only jobs of this caller; others' need an admin's key.")
+@click.option("--task-type", help="Only jobs of this type.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the latest.")
+@AS_ANSWERED
+def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None) -> None:
+    """List jobs, the latest first."""
+    asked = {name: value for name, value in wanted.items() if value is not None} | ({"unended": "true"} if unended else {})
+    answer = client.fetch(f"{_JOBS}?{urlencode(asked)}")
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    from hearth.cli.views import console_for, jobs_view  # noqa: PLC0415 (rich is not paid for by --json)
+
+    console_for(sys.stdout, environ=os.environ).print(jobs_view(answer))
+
+
+@jobs.command
+@gateway_options
+@click.argument("job_id", metavar="JOB")
+@click.option("--result", "only_result", is_flag=True, help="Print the text of the answer and nothing else; 1 where there is none.")
+@AS_ANSWERED
+def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool) -> None:
+    """Show one job, and its answer where it has one."""
+    answer = client.fetch(_path(job_id))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    if not only_result:
+        from hearth.cli.views import console_for, job_view  # noqa: PLC0415 (rich is not paid for by --json)
+
+        console_for(sys.stdout, environ=os.environ).print(job_view(answer))
+    if "result" in answer:
+        click.echo(answer_text(answer["result"]))
+    elif only_result:
+        raise CommandFailed(f"{job_id} has no result ({text(answer, 'state')})")
+
+
+def answer_text(result: object) -> str:
+    """The text in an answer of any of the APIs; the whole answer as JSON where that is not one text."""
+    if isinstance(result, str):
+        return result
+    answer: Json = result if isinstance(result, dict) else {}
+    choice = next(iter(parts(answer, "choices")), {})
+    blocks = "".join(str(each.get("text", "")) for each in parts(answer, "content"))
+    candidates = (
+        answer.get("response"),
+        part(answer, "message").get("content"),
+        part(choice, "message").get("content"),
+        choice.get("text"),
+    )
+    found = next((each for each in candidates if isinstance(each, str)), blocks)
+    return found or json.dumps(result, indent=2, ensure_ascii=False)
+
+
+@jobs.command
+@gateway_options
+@_IDS
+@click.option("--forget", is_flag=True, help="Also delete the job and its result.")
+@json_option("Print what the gateway answers, a line for each.")
+@click.pass_context
+def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], *, forget: bool, as_json: bool) -> None:
+    """Cancel jobs that have not ended; 1 where one had ended before, unless it is to be forgotten."""
+    done = True
+    for job_id in job_ids:
+        answer = client.ask("DELETE", _path(job_id, **({"forget": "true"} if forget else {})))
+        gone = forget and answer.get("forgotten") is True
+        done &= gone or answer.get("cancelled") is True
+        click.echo(json.dumps(answer) if as_json else f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}")
+    if not done:
+        context.exit(ExitCode.FAILED)
+
+
+@jobs.command
+@gateway_options
+@_IDS
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after so many seconds.")
+@json_option("Print the jobs as they ended, a line for each, with their results.")
+@click.pass_context
+def wait(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool) -> None:
+    """Wait until jobs have ended; 1 where one did not complete."""
+    context.exit(_await(client, job_ids, timeout_s, as_json=as_json))
+
+
+def _await(client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool) -> ExitCode:
+    completed = True
+    for job_id, job in ended(client, job_ids, timeout_s):
+        state, reason = text(job, "state"), text(job, "reason")
+        completed &= state == JobState.COMPLETED
+        click.echo(json.dumps(job) if as_json else f"{job_id}: {state}{f' ({reason})' if reason else ''}")
+    return ExitCode.OK if completed else ExitCode.FAILED
+
+
+def ended(
+    client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, pause: Callable[[float], object] = time.sleep
+) -> Iterator[tuple[str, Json]]:
+    """Each job once it has ended, in the order asked for. Raises CommandFailed where that takes longer than `timeout_s`."""
+    clock = SystemClock()
+    until = None if timeout_s is None else clock.monotonic() + timeout_s
+    for job_id in job_ids:
+        while text(job := client.fetch(_path(job_id)), "state") in (JobState.QUEUED, JobState.RUNNING):
+            if until is not None and clock.monotonic() >= until:
+                raise CommandFailed(f"{job_id} has not ended after {timeout_s:g} s: it is {text(job, 'state')}")
+            pause(_EVERY_S)
+        yield job_id, job
+
+
+@jobs.command
+@gateway_options
+@click.argument("file", type=_FILE, default="-", metavar="[FILE]")
+@click.option("--model", "-m", shell_complete=complete_models, help="FILE is a prompt for this model, not JSON.")
+@click.option("--task-type", help="Jobs of one type start in the order in which they were accepted.")
+@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="For keys of lane internal.")
+@click.option("--off-peak", is_flag=True, help="Run outside scheduling.active_hours only.")
+@click.option("--once", is_flag=True, help="Send an Idempotency-Key made of the file: sending it again makes no second job.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until all have ended, as `hearth jobs wait` does.")
+@json_option("Print what the gateway answers, a line for each.")
+@click.pass_context
+def submit(
+    context: click.Context,
+    client: GatewayClient,
+    file: Path,
+    model: str | None,
+    task_type: str | None,
+    priority: str | None,
+    *,
+    off_peak: bool,
+    once: bool,
+    waits: bool,
+    as_json: bool,
+) -> None:
+    """Submit jobs from FILE: one JSON object, or one per line.
+
+    An object is what POST /llm/jobs takes, or only its request. FILE is read from stdin where none is given, or -.
+    """
+    content = read_text(file)
+    named = {"task_type": task_type, "priority": priority, "window": "offpeak" if off_peak else None}
+    extra = {name: value for name, value in named.items() if value is not None}
+    bodies: list[dict[str, object]] = [{"request": {"model": model, "prompt": content}}] if model else _bodies(content)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    accepted: list[str] = []
+    for number, body in enumerate(bodies, start=1):
+        try:
+            answer = client.ask("POST", _JOBS, {**body, **extra}, headers={"Idempotency-Key": f"{digest}-{number}"} if once else None)
+        except CommandFailed as refused:
+            raise CommandFailed(f"job {number} of {len(bodies)} was refused, {number - 1} were accepted: {refused.message}") from refused
+        accepted.append(text(answer, "id"))
+        click.echo(json.dumps(answer) if as_json else _accepted(answer))
+    if waits:
+        context.exit(_await(client, tuple(accepted), None, as_json=as_json))
+
+
+def _accepted(answer: Json) -> str:
+    position = text(answer, "position")
+    known = "" if answer.get("new") is True else " (known already)"
+    return f"{text(answer, 'id')}: {text(answer, 'state')}{f', position {position}' if position else ''}{known}"
+
+
+def _bodies(content: str) -> list[dict[str, object]]:
+    """The jobs in a text. Raises UsageError."""
+    found: list[object] = []
+    try:
+        whole = json.loads(content)
+        found = whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                found += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise click.UsageError(f"line {number} is not JSON: {error}; for a prompt, name a model with --model") from error
+    jobs = [each for each in found if isinstance(each, dict)]
+    if len(jobs) < len(found) or not found:
+        raise click.UsageError("write JSON objects, one per line")
+    return [each if isinstance(each.get("request"), dict) else {"request": each} for each in jobs]

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.cli.client import GatewayClient
+from hearth.cli.errors import CommandFailed
+from hearth.cli.jobs import answer_text, ended
+from tests.support.cases import for_each
+
+REQUEST = {"model": "llama3.1:8b", "prompt": "why?", "options": {"num_predict": 3}}
+
+
+def test_a_job_is_submitted_awaited_shown_listed_and_forgotten(hearth, url):
+    submitted = hearth("jobs", "submit", "--task-type", "letter", "--wait", "--url", url, input=json.dumps(REQUEST))
+    assert submitted.exit_code == 0, submitted.output
+    accepted, completed = submitted.stdout.splitlines()
+    job_id = accepted.partition(":")[0]
+    assert completed == f"{job_id}: completed"
+    assert hearth("jobs", "wait", job_id, "--url", url).stdout == f"{job_id}: completed\n"
+    shown = hearth("jobs", "show", job_id, "--url", url).stdout
+    assert all(words in shown for words in (job_id, "completed", "letter", "attempts"))
+    text = hearth("jobs", "show", job_id, "--result", "--url", url).stdout
+    assert text.strip() == json.loads(hearth("jobs", "show", job_id, "--json", "--url", url).stdout)["result"]["response"].strip()
+    assert job_id in hearth("jobs", "list", "--state", "completed", "--url", url).stdout
+    assert hearth("jobs", "list", "--unended", "--url", url).stdout == "no jobs match\n"
+    assert hearth("jobs", "cancel", job_id, "--url", url).exit_code == 1
+    assert hearth("jobs", "cancel", job_id, "--forget", "--url", url).stdout == f"{job_id}: completed, forgotten\n"
+    assert hearth("jobs", "show", job_id, "--url", url).exit_code == 1
+
+
+def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, url, tmp_path):
+    later = {"request": REQUEST, "not_before": "2100-01-01T00:00:00Z"}
+    (tmp_path / "jobs.jsonl").write_text(f"{json.dumps(later)}\n\n{json.dumps(later)}\n")
+    first = hearth("jobs", "submit", "jobs.jsonl", "--once", "--url", url).stdout.splitlines()
+    again = hearth("jobs", "submit", "jobs.jsonl", "--once", "--url", url).stdout.splitlines()
+    ids = [line.partition(":")[0] for line in first]
+    assert len(set(ids)) == 2
+    assert [line.partition(":")[0] for line in again] == ids
+    assert all("known already" in line for line in again)
+    late = hearth("jobs", "wait", ids[0], "--timeout", "0", "--url", url)
+    assert (late.exit_code, "has not ended after 0 s" in late.stderr) == (1, True)
+    cancelled = hearth("jobs", "cancel", *ids, "--url", url)
+    assert (cancelled.exit_code, cancelled.stdout) == (0, "".join(f"{each}: cancelled\n" for each in ids))
+    waited = hearth("jobs", "wait", *ids, "--url", url)
+    assert (waited.exit_code, waited.stdout.count(": cancelled")) == (1, 2)
+    missing = hearth("jobs", "show", ids[0], "--result", "--url", url)
+    assert (missing.exit_code, "has no result (cancelled)" in missing.stderr) == (1, True)
+
+
+@for_each(
+    ("text", "options", "bodies"),
+    [
+        ("why?", ["-m", "m", "--off-peak"], [{"request": {"model": "m", "prompt": "why?"}, "window": "offpeak"}]),
+        ('{"request": {"model": "m"}}', ["--priority", "normal"], [{"request": {"model": "m"}, "priority": "normal"}]),
+        ('[{"model": "a"}, {"model": "b"}]', [], [{"request": {"model": "a"}}, {"request": {"model": "b"}}]),
+    ],
+)
+def test_what_a_file_says_is_what_is_sent(hearth, busy, text, options, bodies):
+    busy.bodies.clear()
+    busy.put("/llm/jobs", {"id": "job_1", "state": "queued", "new": True, "position": 3}, 202)
+    result = hearth("jobs", "submit", *options, "--url", busy.url, input=text)
+    assert (busy.bodies, result.stdout) == (bodies, "job_1: queued, position 3\n" * len(bodies))
+
+
+@for_each(
+    ("text", "says"),
+    [("why?", "line 1 is not JSON"), ('{}\n{"a"', "line 2 is not JSON"), ("[1]", "JSON objects"), ("[]", "JSON objects"), (" ", "empty")],
+)
+def test_a_file_that_holds_no_jobs_is_refused_before_anything_is_sent(hearth, busy, text, says):
+    result = hearth("jobs", "submit", "--url", busy.url, input=text)
+    assert (result.exit_code, busy.bodies) == (2, [])
+    assert says in result.stderr
+
+
+def test_a_refusal_says_how_many_were_accepted(hearth, busy):
+    busy.put("/llm/jobs", {"error": "the queue is full"}, 503)
+    result = hearth("jobs", "submit", "--url", busy.url, input='{"model": "a"}\n{"model": "b"}')
+    assert (result.exit_code, result.stderr) == (1, "Error: job 1 of 2 was refused, 0 were accepted: the queue is full\n")
+
+
+def test_waiting_asks_again_until_the_job_has_ended(busy):
+    busy.put("/llm/jobs/job_1", {"state": "running"})
+    after = iter([{"state": "running"}, {"state": "failed", "reason": "swap_failed"}])
+    client = GatewayClient(busy.url)
+    found = list(ended(client, ("job_1",), None, lambda _: busy.put("/llm/jobs/job_1", next(after))))
+    assert found == [("job_1", {"state": "failed", "reason": "swap_failed"})]
+    busy.put("/llm/jobs/job_1", {"state": "queued"})
+    with pytest.raises(CommandFailed, match="is queued"):
+        list(ended(client, ("job_1",), 0.0, lambda _: None))
+
+
+@for_each(
+    ("result", "text"),
+    [
+        ("plain", "plain"),
+        ({"response": "a"}, "a"),
+        ({"message": {"content": "b"}}, "b"),
+        ({"choices": [{"message": {"content": "c"}}]}, "c"),
+        ({"choices": [{"text": "d"}]}, "d"),
+        ({"content": [{"type": "text", "text": "e"}, {"type": "text", "text": "f"}]}, "ef"),
+        ({"embeddings": [[1]]}, '{\n  "embeddings": [\n    [\n      1\n    ]\n  ]\n}'),
+    ],
+)
+def test_the_text_of_an_answer_is_found_in_every_dialect(result, text):
+    assert answer_text(result) == text
