@@ -34,7 +34,7 @@ from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.operator import OperatorCommands, Schedule
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import __version__, canonical_model
+from hearth.types import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,6 @@ class Gateway:
         name_of, resolve: the installed name of a model as callers write it; see `BackendWatch`.
         on_reload: has something called with every configuration that comes into force after the present one.
         request_reload: has the file tried soon.
-        cannot_write: why the store cannot be written now, empty where it can.
 
     Args:
         history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
@@ -64,6 +63,16 @@ class Gateway:
         vet: what speaks against a new configuration beside the present one, where only asking can tell; called in a thread.
         notes: what the owner should know from the start on.
     """
+
+    # What is there only with a store, or where the settings ask for it.
+    alerter: GatewayAlerter | None = None
+    cloud: Cloud | None = None
+    jobs: Jobs | None = None
+    batches: Batches | None = None
+    tasks: TaskDoor | None = None
+    confirm_clock: Callable[[], None] | None = None
+    cannot_write: Callable[[], str] = str
+    """Why the store cannot be written now, empty where it can."""
 
     def __init__(
         self,
@@ -80,55 +89,43 @@ class Gateway:
         vet: Vet | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.backend = backend
-        self.clock = clock
-        self.events = events
-        self.history = history
+        self.backend, self.clock, self.events, self.history = backend, clock, events, history
         self.on_stop = list(on_stop)
-        self._identity = identity
-        self._notes = notes
+        self._identity, self._notes = identity, notes
+        self._started_at: float | None = None
+        self._stopping = False
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
         )
-        self._watch = self.worker.watch
-        self.name_of, self.resolve = self._watch.name_of, self._watch.resolve
-        self._schedule = Schedule(self.worker)
+        self._watch = watch = self.worker.watch
+        self.name_of, self.resolve = watch.name_of, watch.resolve
         self._in_force = ConfigInForce(config, clock=clock, events=events)
-        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
         self.on_reload = self._in_force.on_reload
         self.config_in_force, self.config_summary = self._in_force.shown, self._in_force.summary
+        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
         self.request_reload = self._reloader.request
-        self._supervisor = Supervisor(clock=clock, events=events)
-        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
-        self._shown: dict[str, Callable[[], object]] = {}
         self.records = EventRecords()
         self.records.subscribe_to(events)
         self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
-        self.show("orders", self.orders.shown)
         self.embeddings = EmbeddingBatcher(self.worker)
         events.subscribe(self.embeddings)
-        # What is there only with a store, or where the settings ask for it.
-        self.alerter: GatewayAlerter | None = None
-        self.cloud: Cloud | None = None
-        self.jobs: Jobs | None = None
-        self.batches: Batches | None = None
-        self.tasks: TaskDoor | None = None
-        self.confirm_clock: Callable[[], None] | None = None
-        self.cannot_write: Callable[[], str] = str
-        self._started_at: float | None = None
-        self._stopping = False
-        self.on_reload(self._reloaded)
-
-    def _reloaded(self, fresh: GatewayConfig) -> None:
-        self.rate_limiter.update_limits(fresh.settings.rate_limits)
-        self.worker.reload_config(fresh)
-        self._watch.poke()
-        self._schedule.poke()
+        schedule = Schedule(self.worker)
+        self._shown: dict[str, Callable[[], object]] = {"orders": self.orders.shown}
+        self._supervisor = Supervisor(clock=clock, events=events)
+        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = [
+            ("queue", self.worker.run),
+            ("backend watch", watch.run),
+            ("timetable", schedule.run),
+            ("configuration", self._reloader.run),
+        ]
+        self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
+        self.on_reload(self.worker.reload_config)
+        self.on_reload(lambda _: watch.poke())
+        self.on_reload(lambda _: schedule.poke())
 
     @property
     def config(self) -> GatewayConfig:
-        """The configuration in force."""
         return self._in_force.config
 
     def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -151,10 +148,6 @@ class Gateway:
         for note in self._notes:
             self.events.emit(OwnerWarned(at=self._started_at, text=note))
         await self._watch.look()
-        self._supervisor.start("queue", self.worker.run)
-        self._supervisor.start("backend watch", self._watch.run)
-        self._supervisor.start("timetable", self._schedule.run)
-        self._supervisor.start("configuration", self._reloader.run)
         for name, run in self._companions:
             self._supervisor.start(name, run)
 
@@ -225,7 +218,6 @@ class Gateway:
         return await self._reloader.reload()
 
     def health(self) -> dict[str, object]:
-        """What an owner wants to know first: backend, queue, configuration, uptime."""
         state = self.worker.scheduler.state
         ready, reason = self.ready()
         return {
@@ -248,7 +240,6 @@ class Gateway:
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
-        """Every metric as it is now (docs/metrics.md)."""
         now, worker = self.clock.monotonic(), self.worker
         gpu, limits = worker.tracker.get_metrics(now), self.config.settings.queue
         live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
@@ -256,13 +247,7 @@ class Gateway:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
-        watch = self._watch
-        return status.models(
-            self.worker.scheduler.state,
-            installed=set(watch.installed),
-            in_memory={canonical_model(model.name): model for model in watch.resident},
-            offloaded=watch.offloaded,
-        )
+        return status.models(self.worker.scheduler.state, self._watch)
 
     def _backend_status(self) -> dict[str, object]:
         return {
@@ -274,7 +259,6 @@ class Gateway:
         }
 
     def status_beside_queue(self) -> dict[str, object]:
-        """What the status shows beside the queue and the GPU."""
         now = self.clock.monotonic()
         usage = self.rate_limiter.get_all_usage(now)
         return {
@@ -289,7 +273,6 @@ class Gateway:
         } | self._parts()
 
     def warnings(self) -> list[str]:
-        """What the owner should change, each with what to do."""
         expected = (("home", self.config.settings.gpu.home_model), ("pinned", self.orders.pinned))
         missing = [
             f"{what} model {name} is not installed: ollama pull {name}"
@@ -305,7 +288,6 @@ class Gateway:
 
     @property
     def model_server(self) -> str:
-        """Its URL."""
         return self._identity.url
 
     def _parts(self) -> dict[str, object]:

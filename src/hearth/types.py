@@ -77,7 +77,6 @@ class Rates:
         return max(self.input, self.cache_read, self.cache_write, self.cache_write_hour)
 
     def cost_nano_usd(self, tokens: BilledTokens) -> int:
-        """The bill in nano-USD."""
         total = (
             _sane(tokens.input) * self.input
             + _sane(tokens.output) * self.output
@@ -97,7 +96,6 @@ class Price:
     long_from_tokens: int = 0
 
     def cost_nano_usd(self, tokens: BilledTokens) -> int:
-        """The bill of a call in nano-USD; counts that nobody can have used are cut."""
         return self._rates(tokens.prompt).cost_nano_usd(tokens)
 
     def bound_nano_usd(self, prompt_tokens: int, output_tokens: int) -> int:
@@ -460,7 +458,6 @@ PREVIEW_CHARS = 80
 
 
 def preview_of(prompt: str) -> str:
-    """The beginning of a prompt on one line."""
     return " ".join(prompt[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
 
 

@@ -47,7 +47,7 @@ def judge_rest(world: World) -> None:
     if life.embeddings is not None:
         assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
         assert not life.embeddings._seats, "somebody still sits in a call"
-        assert not life.embeddings._groups, "a kind of calls is remembered for ever"
+        assert not life.embeddings._held, "a kind of calls is remembered for ever"
     memory_agrees(world)
     money_agrees(world)
     counters_agree(world)

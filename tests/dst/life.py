@@ -159,7 +159,7 @@ class Life:
     def _members(self, sequence: int) -> list[Sequence]:
         """Whose inputs a call for several carries."""
         seats = {} if self.embeddings is None else self.embeddings._seats
-        return [member for member, (_, batch) in seats.items() if batch.sequence == sequence]
+        return [member for member, batch in seats.items() if batch.sequence == sequence]
 
     @property
     def settings(self) -> Settings:

@@ -138,20 +138,6 @@ def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_runnin
 
 
 @for_each("seed", SEEDS)
-def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_not_sent_or_given_up_at_once(seed: int):
-    async def race(house: House, start: float) -> str:
-        (await house.worker.enqueue_internal("hello", "a")).cancel()
-        kept = await house.worker.enqueue_internal("hello", "a")
-        await kept
-        assert house.now == start + 1.0
-        *given_up, _ = (call for call in house.ollama.calls if call.opened_at == start)
-        assert all((call.ending, call.ended_at) == (Ending.CLOSED, start) for call in given_up)
-        return str(len(given_up))
-
-    assert set(rounds_of(race, seed)) <= {"0", "1"}
-
-
-@for_each("seed", SEEDS)
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))

@@ -10,9 +10,10 @@ import json
 import os
 import socket
 import struct
+import time
 import urllib.request
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -58,6 +59,8 @@ CONTROL_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.0
 STORE_CLOSE_TIMEOUT_S = 5.0
 """For what still waits to be written at the end."""
+CLAIM_LOOKS, CLAIM_LOOK_S = 5, 0.002
+"""Whoever has bound the name listens there a moment later."""
 _ANSWER_BYTES = 4096
 _CREDENTIALS = struct.Struct("3i")
 
@@ -195,20 +198,18 @@ class OllamaClaim:
                 self.shared = f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
 
     def release(self) -> None:
-        """Let the next one have it."""
         self._socket.close()
 
 
 def _holder_of(name: bytes) -> str:
-    """The process that listens there, as far as it can be told."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        caller.settimeout(0.0)
-        try:
+    for _ in range(CLAIM_LOOKS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller, suppress(OSError):
+            caller.settimeout(0.0)
             caller.connect(name)
             process, _user, _group = _CREDENTIALS.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        except OSError:
-            process = 0
-    return f"process {process}" if process else "another process"
+            return f"process {process}"
+        time.sleep(CLAIM_LOOK_S)
+    return "another process"
 
 
 async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> BackendIdentity:
@@ -351,7 +352,6 @@ def open_jobs(gateway: Gateway, log: Store) -> None:
 
 
 def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, host: JobHost) -> None:
-    """Take many requests in one file, each of them a job."""
     batches = Batches(files=log.files, store=log.batches, jobs=jobs, host=host)
     gateway.batches = batches
     gateway.events.subscribe(batches)
@@ -401,7 +401,6 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
 
 
 def join_latency(gateway: Gateway) -> None:
-    """Have every request's phases followed, for the status and the metrics."""
     tracker = gateway.records.requests
     alive = lambda sequence: gateway.worker.registry.live(sequence) is not None  # noqa: E731
     gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))

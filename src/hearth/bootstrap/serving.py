@@ -49,7 +49,6 @@ LAST_STEPS_S = 15.0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
@@ -84,7 +83,6 @@ class Signals:
         self.on_reload(lambda: None)
 
     def on_reload(self, reload: Callable[[], object]) -> None:
-        """Call this on SIGHUP."""
         self._loop.add_signal_handler(signal.SIGHUP, reload)
 
     def _stop(self) -> None:
@@ -93,7 +91,6 @@ class Signals:
         self.stop_requested.set()
 
     def close(self) -> None:
-        """Give the signals back."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.remove_signal_handler(number)
 
@@ -129,7 +126,6 @@ class ServiceManager:
         self._gateway.request_reload()
 
     def emit(self, event: Event) -> None:
-        """As `EventSink` says."""
         match event:
             case GatewayStarted():
                 self._status = self._in_a_line()
@@ -142,7 +138,6 @@ class ServiceManager:
                 self._tell("READY=1")
 
     async def run(self) -> None:
-        """Beat until cancelled."""
         worker = self._gateway.worker
         while True:
             self._pass_on()
@@ -232,7 +227,6 @@ async def running_gateway(
 
 
 async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
-    """Whether it has; the first look at the backend takes a moment, and who comes meanwhile waits for the first decision."""
     starting, stopping = asyncio.ensure_future(gateway.start()), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -54,7 +54,6 @@ class BackendWatch:
 
     @property
     def installed(self) -> tuple[str, ...]:
-        """Models on its disk at the last look, as it lists them."""
         return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
 
     def name_of(self, model: str) -> str | None:
@@ -100,7 +99,6 @@ class BackendWatch:
         return self.name_of(model) or canonical_model(model)
 
     def poke(self) -> None:
-        """Look again now."""
         self._sleep.ring()
 
     def look_soon(self) -> None:
@@ -109,7 +107,6 @@ class BackendWatch:
             self.poke()
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await self.look()
             await self._sleep.pause(self._runtime.settings.backend.check_interval_s if self.up else DOWN_CHECK_INTERVAL_S)

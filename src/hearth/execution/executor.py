@@ -143,7 +143,6 @@ class Executor:
         hurried.cancel()
 
     async def aclose(self) -> None:
-        """Stop everything and wait until it has stopped."""
         await cancel_all(self._tasks.values())
 
     # One attempt.

@@ -111,7 +111,6 @@ class GpuWatch:
             self._hot_since = None
 
     def _report(self) -> None:
-        """Report to the scheduler what makes a difference to it."""
         sample = GpuSampled(capacity_mib=self._shared.capacity_mib, foreign_mib=self._shared.foreign_mib or 0.0)
         before = self._posted
         if before is None or before.capacity_mib != sample.capacity_mib or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB:

@@ -58,12 +58,10 @@ class Reply:
 
     @property
     def complete(self) -> bool:
-        """The whole answer has been handed over."""
         return self._ended and self._error is None
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes pushed and not yet taken."""
         return self._unread_bytes
 
     @property
@@ -85,7 +83,6 @@ class Reply:
             _wake(self._reader)
 
     def finish(self) -> None:
-        """The answer is complete."""
         self._ended = True
         _wake(self._reader)
         _wake(self._writer)
@@ -106,7 +103,6 @@ class Reply:
         self._on_abandon()
 
     async def writable(self) -> None:
-        """Wait until less than the limit is unread."""
         while self.full and not self.ended:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
@@ -190,7 +186,6 @@ class Submission:
     digest: bytes = b""
 
     def call_on(self, model: str) -> BackendCall:
-        """The backend call for the model that was chosen."""
         return self.call if isinstance(self.call, BackendCall) else self.call(model)
 
 
@@ -221,9 +216,7 @@ class Owner(Protocol):
         """Cancel these for their callers, in one decision. Returns those that were not given up before."""
         ...
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]:
-        """The request as status shows it."""
-        ...
+    def shown(self, work: ActiveRequest) -> dict[str, object]: ...
 
 
 class Identity(TypedDict):
@@ -301,7 +294,6 @@ class ActiveRequest:
 
     @property
     def identity(self) -> Identity:
-        """For its events."""
         item = self.item
         return {
             "sequence": item.sequence,
@@ -313,17 +305,14 @@ class ActiveRequest:
         }
 
     def call(self) -> BackendCall:
-        """The backend call of the current attempt."""
         return self.new.call_on(self.model or "")
 
     def begin_attempt(self, attempt: int, model: str, now: float) -> None:
-        """A new attempt starts; what the last one left is forgotten."""
         self.back_in_line()
         self.attempt, self.model, self.dispatched_at = attempt, model, now
         self.status, self.error, self.usage = None, None, NO_USAGE
 
     def back_in_line(self) -> None:
-        """The attempt is over and the item waits again."""
         self.dispatched_at = self.first_byte_at = self.resumed = None
         self.forwarded = self.diverged = False
         self.again_tokens = self.verified_chars = 0

@@ -36,7 +36,6 @@ class Runtime:
 
     @property
     def settings(self) -> Settings:
-        """Those in force."""
         return self.config.settings
 
     def report_fault(self, where: str, error: BaseException) -> None:
@@ -51,11 +50,9 @@ class WakeableSleep:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """End the pause that is, or the next one."""
         self._rung.set()
 
     async def pause(self, pause_s: float) -> None:
-        """For so long, or until it rings."""
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._rung.wait()
@@ -71,11 +68,9 @@ class ChangeCounter:
         self._changed = asyncio.Event()
 
     def count(self) -> int:
-        """How many changes there have been."""
         return self._number
 
     def note(self) -> None:
-        """Something has changed."""
         self._number += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -99,12 +94,10 @@ class ChangeCounter:
 
 
 async def next_of(changes: AsyncIterator[int]) -> bool:
-    """Wait for the next change of a watch; False when there will be none."""
     return await anext(changes, None) is not None
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended."""
     tasks = tuple(tasks)
     for task in tasks:
         task.cancel()
@@ -126,7 +119,6 @@ class Supervisor:
         self._stopping = False
 
     def start(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Run a task for as long as the gateway lives."""
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep(name, run), name=name))
 
     async def _keep(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -140,7 +132,6 @@ class Supervisor:
                 await asyncio.sleep(RESTART_AFTER_S)
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
         self._stopping = True
         tasks, self._tasks = self._tasks, []
         await cancel_all(tasks)

@@ -172,7 +172,6 @@ class AnswerStream:
         self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
 
     async def _resume(self, work: ActiveRequest, exchange: Exchange, limit: Deadline, feed: Callable[[bytes], bytes]) -> None:
-        """Pass on what `feed` makes of each chunk."""
         seen = False
         while chunks := await exchange.take():
             limit.progressed = True

@@ -38,7 +38,6 @@ class Swapper:
         self._context_tokens: dict[str, int] = {}
 
     def error_of(self, model: str) -> HearthError:
-        """Why the model is not there."""
         return self._errors.get(model) or self._stuck or SwapFailed(f"model '{model}' could not be loaded")
 
     def offloaded(self, model: str) -> bool:
@@ -50,11 +49,9 @@ class Swapper:
         return self._context_tokens.get(model, 0)
 
     def load(self, model: str) -> None:
-        """Bring a model in; reports `Loaded` or `LoadFailed`."""
         self._spawn(self._load(model), f"load {model}", LoadFailed(model=model))
 
     def unload(self, model: str) -> None:
-        """Make a model go; reports `Unloaded` or `UnloadFailed`."""
         self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
 
     def _spawn(self, work: Coroutine[None, None, None], name: str, broken: Input) -> None:

@@ -83,7 +83,6 @@ class Effects:
                     self.record(part, now)
 
     def carry_out(self, action: Action, now: float) -> None:
-        """Do what an action says."""
         match action:
             case Dispatch():
                 self._dispatch(action, now)
@@ -101,7 +100,6 @@ class Effects:
                     self._settle(work, action, now)
 
     def _settle(self, work: ActiveRequest, action: Fail | Expire | Requeue | Promote | Hold, now: float) -> None:
-        """What becomes of a request that does not run."""
         match action:
             case Fail(why=why):
                 error = self._error_of(work, why)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 
 from hearth.clock import new_id
 from hearth.dialects.gojson import encode_large
@@ -18,30 +19,30 @@ _BEGINNING_CHARS = 1000
 """More than a preview shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCall:
     """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the pinned options of a model.
 
     The prompt is kept as the JSON that goes on, which for a large one takes longer to write than a decision may.
     """
 
-    prompt: InitVar[str]
-    prompt_json: bytes = field(init=False)
-    prompt_tokens: int = field(init=False)
-    beginning: str = field(init=False)
-    model: str | None
-    max_tokens: int | None
-    json_mode: bool
-    task_type: str | None
-    load_options: Callable[[str], LoadOptions]
-    chain_id: str | None = None
-
-    def __post_init__(self, prompt: str) -> None:
-        if self.max_tokens == 0:
+    def __init__(
+        self,
+        *,
+        prompt: str,
+        model: str | None,
+        max_tokens: int | None,
+        json_mode: bool,
+        task_type: str | None,
+        load_options: Callable[[str], LoadOptions],
+        chain_id: str | None = None,
+    ) -> None:
+        if max_tokens == 0:
             raise BadRequest("max_tokens: at least 1")
-        object.__setattr__(self, "prompt_json", encode_large(prompt))
-        object.__setattr__(self, "beginning", prompt[:_BEGINNING_CHARS])
-        object.__setattr__(self, "prompt_tokens", tokens_of(len(prompt)))
+        self.model, self.max_tokens, self.json_mode, self.task_type, self.chain_id = model, max_tokens, json_mode, task_type, chain_id
+        self.prompt_tokens = tokens_of(len(prompt))
+        self._prompt_json = encode_large(prompt)
+        self._beginning = prompt[:_BEGINNING_CHARS]
+        self._load_options = load_options
 
     def submission(self, model: str | None, lane: Lane, priority: Priority, caller: str, *, preview: bool = False) -> Submission:
         """The request as it is submitted; `model` by the name that the backend lists."""
@@ -55,14 +56,13 @@ class PromptCall:
             prompt_tokens=self.prompt_tokens,
             max_tokens=self.max_tokens,
             chain_id=self.chain_id,
-            prompt_preview=preview_of(self.beginning) if preview else "",
+            prompt_preview=preview_of(self._beginning) if preview else "",
         )
         return Submission(item=item, call=self.call_on)
 
     def call_on(self, model: str) -> BackendCall:
-        """The backend call for the model that was chosen."""
-        num_ctx = self.load_options(model).num_ctx
-        return completion_call(self.prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
+        num_ctx = self._load_options(model).num_ctx
+        return completion_call(self._prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
 
 
 async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None], *, json_mode: bool = False) -> Completion:
@@ -81,12 +81,8 @@ async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[]
         raise BadRequest(error_text(body))
     if head.status >= 400:
         raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
-    found = read_completion(body, round((now() - began_at) * 1000), model)
-    return replace(found, parsed=_parsed(found.output) if json_mode else None, cost_usd=reply.cost_usd)
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    found, parsed = read_completion(body, round((now() - began_at) * 1000), model), None
+    if json_mode:
+        with suppress(ValueError, RecursionError):
+            parsed = json.loads(found.output)
+    return replace(found, parsed=parsed, cost_usd=reply.cost_usd)

@@ -1,21 +1,20 @@
-"""Where an embedding call with a single input waits for others to share a call with: after Macaw's batch accumulator, without its delay
-for a lone call.
+"""Embedding calls with a single input share calls of the model server: after Macaw's batch accumulator, without its delay for a lone call.
 
-A call that nothing like it is under way for goes to the queue at once. While one is, those that come are held, and go together: when
-`max_inputs` are there, when the last one under way has ended, after `max_wait_ms`, or when a call for another model comes, so that models
-wait in the order in which they were asked for. A shared call is an item of the queue like any other, with one slot and one place in line;
-its body is made when an attempt starts, so a member that has left by then costs nothing. What one input can spoil for all (an error
-status, a connection that breaks) is asked again one by one. Must never wait for anything itself: it has timers, no tasks.
+A call that nothing like it is under way for goes to the queue at once. While one is, those that arrive are held, and go together: when
+`max_inputs` are there, when the last one under way has ended, after `max_wait_ms`, or when a call for another model arrives, so that models
+wait in the order in which they were asked for. A shared call is an item of the queue like any other; its body is made when an attempt
+starts, so a member whose caller has gone by then costs nothing. What one input can spoil for all (an error status, a connection that
+breaks) is asked again one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from hearth.clock import new_id
 from hearth.config.settings import EmbeddingSettings
@@ -36,45 +35,20 @@ from hearth.events import (
     ItemResent,
 )
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
-from hearth.queue import status
-from hearth.queue.forecaster import Forecaster
+from hearth.observability.sinks import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import (
-    MIB,
-    SEVERAL_CALLERS,
-    BackendCall,
-    Headers,
-    Lane,
-    Outcome,
-    Priority,
-    QueueItem,
-    RequestId,
-    Sequence,
-    WorkKind,
-)
+from hearth.types import SEVERAL_CALLERS, BackendCall, Headers, Lane, Outcome, Priority, RequestId, Sequence
 
 _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
 """Ends of a call that one of its inputs can bring about; what ails the model server as a whole is everybody's."""
 _JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
-
-class Why(StrEnum):
-    """What sent a call to the queue."""
-
-    ALONE = "alone"
-    """Nothing like it was under way."""
-    FULL = "full"
-    TIMER = "timer"
-    IDLE = "idle"
-    """The last one like it has ended."""
-    OTHER_MODEL = "other_model"
-    APART = "apart"
-    """The call that it was in has failed."""
-    STOPPING = "stopping"
+Why: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
+"""What sent a call to the queue: nothing like it was under way (`idle`: any more), or the call that it was in has failed (`apart`)."""
 
 
 class Key(NamedTuple):
-    """What calls must have in common to go together: address, model, place in line, and all of the body but the input."""
+    """What calls must have in common to go together: `options` is all of the body but the input."""
 
     path: str
     model: str | None
@@ -85,22 +59,12 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Member:
-    """One caller's request; `attempts_before` and `interrupts_before` are those of an earlier call that it was in."""
-
-    work: ActiveRequest
-    one: SingleInput
-    attempts_before: int = 0
-    interrupts_before: int = 0
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
     """A call for its members.
 
     Attributes:
-        members: those that are alive.
-        opened_at: when its first member came; called_at: when it went to the queue.
+        members: those whose callers still wait, in their order.
+        opened_at: when its first member arrived; called_at: when it went to the queue.
         sequence, reply: its place in the queue and its answer; None before.
         asked: whose inputs the last attempt asks for, as they were when it began.
         apart: its one member was in another call before, which has failed.
@@ -108,67 +72,61 @@ class Batch:
 
     key: Key
     opened_at: float
-    members: list[Member] = field(default_factory=list)
+    members: dict[Sequence, tuple[ActiveRequest, SingleInput]] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
     called_at: float = 0.0
     sequence: Sequence | None = None
     reply: Reply | None = None
-    asked: tuple[Member, ...] = ()
+    asked: tuple[tuple[ActiveRequest, SingleInput], ...] = ()
     apart: bool = False
+
+    @property
+    def works(self) -> list[ActiveRequest]:
+        return [work for work, _ in self.members.values()]
 
     def submission(self, told: Callable[[Event], None]) -> Submission:
         """The call as the queue takes it. A call for one member goes out as its caller sent it."""
-        self.asked = tuple(self.members)
-        items = [member.work.item for member in self.members]
-        item = QueueItem(
-            lane=self.key.lane,
-            priority=self.key.priority,
-            caller=items[0].caller if len({item.caller for item in items}) == 1 else SEVERAL_CALLERS,
-            model=self.key.model,
-            task_type=self.key.task_type,
-            kind=WorkKind.EMBED,
-            dialect=items[0].dialect,
-            prompt_tokens=sum(item.prompt_tokens for item in items),
+        self.asked = tuple(self.members.values())
+        items = [work.item for work in self.works]
+        item = replace(
+            items[0],
+            sequence=Sequence(0),
             request_id=RequestId(new_id("embed_")),
+            caller=items[0].caller if len({item.caller for item in items}) == 1 else SEVERAL_CALLERS,
+            prompt_tokens=sum(item.prompt_tokens for item in items),
             inputs=len(items),
+            chain_id=None,
+            prompt_preview="",
         )
         return Submission(item=item, call=self._call_on, told=told, accepted=self.apart, carries=True)
 
     def _call_on(self, model: str) -> BackendCall:
         if len(self.asked) == 1:
-            return self.asked[0].work.new.call_on(model)
-        body = joined_body([member.one for member in self.asked])
-        return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=body)
+            return self.asked[0][0].new.call_on(model)
+        return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=joined_body([one for _, one in self.asked]))
 
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
         """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""
         if len(self.asked) == 1:
             return [Part(body=body, prompt_tokens=prompt_tokens)]
-        return split_answer(_route(self.key.path), body, [member.one for member in self.asked])
+        return split_answer(_route(self.key.path), body, [one for _, one in self.asked])
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Calls that can go together: how many are in the queue or at the model server, and the one that is being filled."""
-
-    underway: int = 0
-    held: Batch | None = None
-    timer: asyncio.TimerHandle | None = None
-
-
-class EmbeddingBatcher:
-    """Puts single embedding calls together. Must live on the event loop of the worker, which does the rest."""
+class EmbeddingBatcher(HandlingSink):
+    """Puts single embedding calls together. Must live on the event loop of the worker, which does the rest; has timers, no tasks."""
 
     def __init__(self, worker: LLMQueueWorker) -> None:
         self._worker = worker
         self._registry = worker.registry
         self._runtime = worker.runtime
-        self._clock = worker.runtime.clock
+        self._now = worker.runtime.clock.monotonic
         self._emit = worker.runtime.events.emit
-        self._state = worker.runtime.state
-        self._forecaster = Forecaster(self._state)
-        self._groups: dict[Key, _Group] = {}
-        self._seats: dict[Sequence, tuple[Member, Batch]] = {}
+        self._underway = Counter[Key]()
+        """Calls in the queue or at the model server."""
+        self._held: dict[Key, Batch] = {}
+        self._seats: dict[Sequence, Batch] = {}
         self._stopping = False
+        self._handlers = {DrainStarted: self._drain, GatewayStopping: self._stop}
 
     # The way in.
 
@@ -186,15 +144,14 @@ class EmbeddingBatcher:
         if one is None:
             return None
         key = Key(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
-        self._flush_all(Why.OTHER_MODEL, lambda held: held.model != key.model)
-        group = self._groups.setdefault(key, _Group())
-        if not group.underway and group.held is None:
-            return self._alone(key, group, new)
-        return self._join(key, group, new, one)
+        self._flush_all("other_model", lambda held: held.model != key.model)
+        if not self._underway[key] and key not in self._held:
+            return self._alone(key, new)
+        return self._join(key, new, one)
 
-    def _alone(self, key: Key, group: _Group, new: Submission) -> Ticket:
+    def _alone(self, key: Key, new: Submission) -> Ticket:
         """An item of its own; only its end is of interest here."""
-        group.underway += 1
+        self._underway[key] += 1
 
         def told(event: Event) -> None:
             self._emit(event)
@@ -206,58 +163,46 @@ class EmbeddingBatcher:
         except HearthError:
             self._over(key)
             raise
-        self._emit(EmbeddingsFlushed(at=self._clock.monotonic(), model=key.model, inputs=1, why=Why.ALONE.value, held_s=0.0))
+        self._flushed(key, "alone", inputs=1, held_s=0.0)
         return ticket
 
-    def _join(self, key: Key, group: _Group, new: Submission, one: SingleInput) -> Ticket:
-        settings, now = self._settings, self._clock.monotonic()
-        if group.held is None:
-            group.held = Batch(key=key, opened_at=now)
-            group.timer = asyncio.get_running_loop().call_later(settings.max_wait_ms / 1000, self._flush, key, Why.TIMER)
-        limit_bytes = int(self._runtime.settings.server.write_buffer_mib * MIB)
-        work = self._registry.number(new, self, now, limit_bytes=limit_bytes, on_abandon=self._leave)
-        item, position = work.item, self._state.waiting.ahead_of(work.item.band)
-        wait_s = self._forecaster.wait_s(item, 0, now)
-        is_rough = self._forecaster.is_rough(item, wait_s)
-        self._sit(Member(work=work, one=one), group.held)
-        self._registry.add(work, position, now)
-        if len(group.held.members) >= settings.max_inputs:
-            self._flush(key, Why.FULL)
-        return Ticket(
-            sequence=item.sequence,
-            request_id=item.request_id,
-            position=position,
-            estimated_wait_s=wait_s,
-            is_rough=is_rough,
-            reply=work.reply,
-        )
+    def _join(self, key: Key, new: Submission, one: SingleInput) -> Ticket:
+        settings, now = self._settings, self._now()
+        batch = self._held.get(key)
+        if batch is None:
+            batch = self._held[key] = Batch(key=key, opened_at=now)
+            batch.timer = asyncio.get_running_loop().call_later(settings.max_wait_ms / 1000, self._flush, key, "timer")
+        work = self._registry.number(new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave)
+        self._seat(work, one, batch)
+        ticket = self._worker.accept(work, self._runtime.state.waiting.ahead_of(work.item.band))
+        if len(batch.members) >= settings.max_inputs:
+            self._flush(key, "full")
+        return ticket
 
-    def _sit(self, member: Member, batch: Batch) -> None:
-        batch.members.append(member)
-        self._seats[member.work.item.sequence] = member, batch
+    def _seat(self, work: ActiveRequest, one: SingleInput, batch: Batch) -> None:
+        batch.members[work.item.sequence] = work, one
+        self._seats[work.item.sequence] = batch
 
     # On to the queue.
 
-    def _flush_all(self, why: Why, wanted: Callable[[Key], bool]) -> None:
-        for key in [key for key, group in self._groups.items() if group.held is not None and wanted(key)]:
+    def _flush_all(self, why: Why, wanted: Callable[[Key], bool] = lambda _: True) -> None:
+        for key in filter(wanted, tuple(self._held)):
             self._flush(key, why)
 
     def _flush(self, key: Key, why: Why) -> None:
-        """What is held goes to the queue now."""
-        batch = self._unhold(self._groups[key])
+        batch = self._unhold(key)
         if batch is not None:
             self._submit(batch, why)
 
-    def _unhold(self, group: _Group) -> Batch | None:
-        batch, timer = group.held, group.timer
-        group.held = group.timer = None
-        if timer is not None:
-            timer.cancel()
+    def _unhold(self, key: Key) -> Batch | None:
+        batch = self._held.pop(key, None)
+        if batch is not None and batch.timer is not None:
+            batch.timer.cancel()
         return batch
 
     def _submit(self, batch: Batch, why: Why) -> None:
-        batch.called_at = now = self._clock.monotonic()
-        self._groups[batch.key].underway += 1
+        batch.called_at = now = self._now()
+        self._underway[batch.key] += 1
         inputs = len(batch.members)
         try:
             ticket = self._worker.submit(batch.submission(partial(self._told, batch)))
@@ -266,7 +211,10 @@ class EmbeddingBatcher:
             self._over(batch.key)
             return
         batch.sequence, batch.reply = ticket.sequence, ticket.reply
-        self._emit(EmbeddingsFlushed(at=now, model=batch.key.model, inputs=inputs, why=why.value, held_s=now - batch.opened_at))
+        self._flushed(batch.key, why, inputs=inputs, held_s=now - batch.opened_at)
+
+    def _flushed(self, key: Key, why: Why, *, inputs: int, held_s: float) -> None:
+        self._emit(EmbeddingsFlushed(at=self._now(), model=key.model, inputs=inputs, why=why, held_s=held_s))
 
     # What became of it.
 
@@ -275,19 +223,18 @@ class EmbeddingBatcher:
         if isinstance(event, ItemEnded):
             asyncio.get_running_loop().call_soon(self._settle, batch, event)
             return
-        if isinstance(event, ItemDispatched):  # with an attempt it is settled who is asked for: a member may leave before its end
-            batch.asked = tuple(batch.members) or batch.asked
-        for member in batch.members:
-            self._tell(member, event)
+        if isinstance(event, ItemDispatched):  # an attempt asks for those who are there when it begins
+            batch.asked = tuple(batch.members.values()) or batch.asked
+        for work in batch.works:
+            self._tell(work, event)
 
-    def _tell(self, member: Member, event: Event) -> None:
-        """Something has happened to the call that it is in."""
-        work = member.work
+    def _tell(self, work: ActiveRequest, event: Event) -> None:
+        """Something has happened to the call that it is in; its own attempts go on counting over several calls."""
         if isinstance(event, ItemDispatched):
-            work.begin_attempt(member.attempts_before + event.attempt, event.model or "", event.at)
+            work.begin_attempt(work.attempt + 1, event.model or "", event.at)
             self._registry.dispatched(work, event.at)
         elif isinstance(event, ItemInterrupted):
-            work.interrupts = member.interrupts_before + event.interrupt_count
+            work.interrupts += 1
             work.back_in_line()
             self._emit(replace(event, attempt=work.attempt, interrupt_count=work.interrupts, **work.identity))
         elif isinstance(event, ItemProtected):
@@ -313,9 +260,9 @@ class EmbeddingBatcher:
         except HearthError as error:
             if len(batch.members) > 1 and isinstance(error, _ONE_CAN_CAUSE):
                 self._part(batch, error.reason)
-                return
-            for member in self._rise(batch):
-                self._end(member, batch, ended, error=error.again())
+            else:
+                for work, _ in self._rise(batch):
+                    self._end(work, batch, ended, error=error.again())
             return
         parts = batch.parts(body, ended.prompt_tokens)
         if head.status >= 400 and len(batch.asked) > 1:
@@ -323,28 +270,26 @@ class EmbeddingBatcher:
         elif parts is None:
             self._part(batch, "unknown_answer")
         else:
-            alive = set(map(id, self._rise(batch)))
-            for member, part in zip(batch.asked, parts, strict=True):
-                if id(member) in alive:
-                    reply = member.work.reply
-                    reply.start(_head_for(head, part.body, len(batch.asked)))
-                    reply.push(part.body)
-                    reply.finish()
-                    self._end(member, batch, ended, prompt_tokens=part.prompt_tokens)
+            waiting = [work for work, _ in self._rise(batch)]
+            for (work, _), part in zip(batch.asked, parts, strict=True):
+                if work in waiting:
+                    work.reply.start(_head_for(head, part.body, len(parts)))
+                    work.reply.push(part.body)
+                    work.reply.finish()
+                    self._end(work, batch, ended, prompt_tokens=part.prompt_tokens)
 
     def _end(
-        self, member: Member, batch: Batch, ended: ItemEnded, *, prompt_tokens: int | None = None, error: HearthError | None = None
+        self, work: ActiveRequest, batch: Batch, ended: ItemEnded, *, prompt_tokens: int | None = None, error: HearthError | None = None
     ) -> None:
         """It has ended as the call has; an error is told to its caller."""
-        work = member.work
         if self._registry.close(work, ended.outcome, error):
             held_s = batch.called_at - work.item.arrived_at
             own = replace(
                 ended,
                 queue_s=ended.queue_s + held_s,
                 total_s=ended.total_s + held_s,
-                attempts=member.attempts_before + ended.attempts,
-                interrupt_count=member.interrupts_before + ended.interrupt_count,
+                attempts=work.attempt,
+                interrupt_count=work.interrupts,
                 prompt_tokens=prompt_tokens,
                 **work.identity,
             )
@@ -353,88 +298,70 @@ class EmbeddingBatcher:
     def _dismiss(self, batch: Batch, error: HearthError) -> None:
         """Its members end with this error, each with one of its own."""
         outcome = Outcome.CANCELLED if isinstance(error, ShuttingDown) else Outcome.FAILED
-        for member in self._rise(batch):
-            self._registry.end(member.work, outcome, self._clock.monotonic(), error.again())
+        for work, _ in self._rise(batch):
+            self._registry.end(work, outcome, self._now(), error.again())
 
-    def _rise(self, batch: Batch) -> list[Member]:
+    def _rise(self, batch: Batch) -> list[tuple[ActiveRequest, SingleInput]]:
         """Its members, who are in no call any more."""
-        members, batch.members = batch.members, []
-        for member in members:
-            del self._seats[member.work.item.sequence]
-        return members
+        members, batch.members = batch.members, {}
+        for sequence in members:
+            del self._seats[sequence]
+        return list(members.values())
 
     def _part(self, batch: Batch, reason: str) -> None:
-        """Ask for each input by itself: each is one item, whose attempts go on counting."""
-        now, members = self._clock.monotonic(), self._rise(batch)
+        """Ask for each input by itself: each is one item."""
+        now, members = self._now(), self._rise(batch)
         self._emit(EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason))
-        for member in members:
-            work = member.work
-            member.attempts_before, member.interrupts_before = work.attempt, work.interrupts
+        for work, one in members:
             if work.dispatched_at is not None:  # else it was back in line already
                 work.back_in_line()
                 self._emit(ItemResent(at=now, attempt=work.attempt, reason=reason, **work.identity))
             single = Batch(key=batch.key, opened_at=now, apart=True)
-            self._sit(member, single)
-            self._submit(single, Why.APART)
+            self._seat(work, one, single)
+            self._submit(single, "apart")
 
     def _over(self, key: Key) -> None:
-        """A call of this kind is no longer under way."""
-        group = self._groups[key]
-        group.underway -= 1
-        if not group.underway and group.held is None:
-            del self._groups[key]
-        elif not group.underway:
-            self._flush(key, Why.IDLE)
+        self._underway[key] -= 1
+        if not self._underway[key]:
+            del self._underway[key]
+            self._flush(key, "idle")
 
     def _leave(self, sequence: Sequence) -> bool:
-        """The caller does not want it any more; the last one to leave ends the call."""
-        seat = self._seats.pop(sequence, None)
-        if seat is None:
+        """The caller does not want it any more; the last one to go ends the call."""
+        batch = self._seats.pop(sequence, None)
+        if batch is None:
             return False
-        member, batch = seat
-        batch.members.remove(member)
-        self._registry.end(member.work, Outcome.CANCELLED, self._clock.monotonic(), CallerGone())
-        if batch.members:
-            return True
-        if batch.sequence is not None:
+        work, _ = batch.members.pop(sequence)
+        self._registry.end(work, Outcome.CANCELLED, self._now(), CallerGone())
+        if not batch.members and batch.sequence is not None:
             self._worker.cancel(batch.sequence)
-            return True
-        group = self._groups[batch.key]
-        self._unhold(group)
-        if not group.underway:
-            del self._groups[batch.key]
+        elif not batch.members:
+            self._unhold(batch.key)
         return True
 
     # What others ask for.
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
-        """As `Owner` says."""
         return [work for work in works if self._leave(work.item.sequence)]
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says; a call that went alone is the worker's to show."""
-        _, batch = self._seats[work.item.sequence]
-        carrier = None if batch.sequence is None else self._worker.get_item(batch.sequence)
+        carried_by = self._seats[work.item.sequence].sequence
+        carrier = None if carried_by is None else self._worker.get_item(carried_by)
         state = "held" if carrier is None else carrier["state"]
-        now = self._clock.monotonic()
-        return status.item(self._state, work, now, self._clock.wall() - now) | {"state": state, "carried_by": batch.sequence}
+        return self._worker.shown(work) | {"state": state, "carried_by": carried_by}
 
     def status(self) -> dict[str, object]:
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""
-        held = [group.held for group in self._groups.values() if group.held is not None]
-        return {
-            "held": sum(len(batch.members) for batch in held),
-            "calls_under_way": sum(group.underway for group in self._groups.values()),
-        }
+        return {"held": sum(len(batch.members) for batch in self._held.values()), "calls_under_way": self._underway.total()}
 
-    def emit(self, event: Event) -> None:
-        """A stop begins, or a drain: nothing is held back any more. After a stop, what comes is the queue's own to refuse."""
-        self._stopping = self._stopping or isinstance(event, GatewayStopping)
-        self._flush_all(Why.STOPPING, lambda _: True)
+    def _drain(self, _: DrainStarted) -> None:
+        self._flush_all("stopping")
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind in {DrainStarted, GatewayStopping} else None
+    def _stop(self, _: GatewayStopping) -> None:
+        """The same; what arrives from now on is the queue's own to refuse."""
+        self._stopping = True
+        self._flush_all("stopping")
 
     @property
     def _settings(self) -> EmbeddingSettings:

@@ -16,7 +16,7 @@ from typing import Self
 from hearth.errors import StorageUnavailable
 from hearth.ports import Documents
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.forecast import forecast, is_paused, is_rough, slot_is_free
+from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
@@ -68,10 +68,6 @@ class Forecaster:
             return wait_s
         reading.since += 1
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
-
-    def is_rough(self, item: QueueItem, wait_s: float | None) -> bool:
-        """Is this wait of an item that is just being accepted no more than a guess?"""
-        return bool(wait_s) and is_rough(self._state, item.model)
 
     def starts(self, now: float) -> Mapping[Sequence, float]:
         """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""
@@ -130,7 +126,6 @@ class Recollection:
             self.save()
 
     def save(self) -> None:
-        """Write down what has been learned, if there is anything new."""
         learned = None if self._estimates is None else self._estimates.export()
         if learned is not None and learned != self._saved:
             self._documents.save(self._name, learned)

@@ -1,4 +1,4 @@
-"""Who may come in, and where those waited who have left."""
+"""Whether new requests are accepted, and the places that are kept for those who gave up waiting."""
 
 from __future__ import annotations
 
@@ -63,5 +63,4 @@ class KeptPlaces:
 
 
 def _key(item: QueueItem, digest: bytes) -> _PlaceKey:
-    """What must be the same for a request to take the place of another."""
     return item.caller, item.lane, item.priority, item.model, digest

@@ -92,7 +92,6 @@ class OperatorCommands:
 
     @property
     def draining(self) -> bool:
-        """New work is refused."""
         return self._doors.draining
 
     def check_open(self) -> None:
@@ -129,7 +128,6 @@ class OperatorCommands:
             self._say("pause", None, inputs.ExternalPaused(paused=True))
 
     def resume(self) -> None:
-        """End drain and pause."""
         if self.paused:
             self.paused = False
             self._note("paused", in_force=False)
@@ -155,7 +153,6 @@ class OperatorCommands:
             self._say("pin", name, inputs.ModelPinned(model=name))
 
     def unpin(self) -> None:
-        """Pin nothing any more."""
         if self.pinned is not None:
             name, self.pinned = self.pinned, None
             self._note("pinned", in_force=False)

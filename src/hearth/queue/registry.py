@@ -16,7 +16,7 @@ from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemRese
 from hearth.execution.request import ActiveRequest, FinishedRequest, Owner, Reply, Submission
 from hearth.ports import EventSink
 from hearth.queue import status
-from hearth.types import Outcome, QueueItem, RequestId, Sequence
+from hearth.types import Outcome, RequestId, Sequence
 
 REMEMBERED = 1000
 """Ended items that can still be asked for."""
@@ -71,15 +71,12 @@ class Registry:
         self.tell(work, ItemQueued(at=at, position=position, **work.identity))
 
     def tell(self, work: ActiveRequest, event: Event) -> None:
-        """To whoever hears of this request."""
         (work.new.told or self._emit)(event)
 
     def dispatched(self, work: ActiveRequest, at: float) -> None:
-        """An attempt starts."""
         self.tell(work, ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
 
     def first_byte(self, work: ActiveRequest, at: float) -> None:
-        """The answer has begun."""
         first_byte_s = _between(work.dispatched_at, at) or 0.0
         self.tell(work, ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity))
 
@@ -141,13 +138,7 @@ class Registry:
     # What others ask for.
 
     def live(self, sequence: Sequence) -> ActiveRequest | None:
-        """The request if it has not ended."""
         return self._works.get(sequence)
-
-    def item(self, sequence: Sequence) -> QueueItem | None:
-        """The item, alive or remembered: one that was cancelled while it ran is still on the GPU for a moment."""
-        found = self._works.get(sequence) or self._ended.get(sequence)
-        return None if found is None else found.item
 
     def unanswered(self, owner: Owner) -> list[ActiveRequest]:
         """Those of this owner whose answer is not complete, in the order in which they were accepted."""

@@ -5,29 +5,24 @@ Reads copies of the scheduler's state and never changes an order. No prompt ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 
+from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import BANDS, Entry, Place
-from hearth.types import Band, Lane, QueueItem, ResidentModel, Sequence
+from hearth.types import Band, Lane, QueueItem, Sequence, canonical_model
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
 
 
-Items = Callable[[Sequence], QueueItem | None]
-
-
-def status(
-    state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float
-) -> dict[str, object]:
+def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
     """What runs, what waits and what the GPU holds.
 
     Args:
@@ -39,12 +34,12 @@ def status(
         `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
     """
     longest_first = sorted(state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence))
-    running = [_item(entry, items, now, wall_s) for entry in longest_first]
+    running = [_item(entry, now, wall_s) for entry in longest_first]
     return {
         "current_request": running[0] if running else None,
         "running": running,
-        "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now, wall_s),
-        "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now, wall_s),
+        "internal_queue": _queue(state, Lane.INTERNAL, starts, now, wall_s),
+        "external_queue": _queue(state, Lane.EXTERNAL, starts, now, wall_s),
         "mode": "active" if state.active else "quiet",
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(each, state, now) for each in state.residency.latest_first]},
         "promotions": state.promotions,
@@ -53,28 +48,22 @@ def status(
 
 
 def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:
-    """One item that has not ended."""
     entry = state.entries.get(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
     resumed = {} if work.resumed is None else {"resumed": work.resumed.value, "again_tokens": work.again_tokens}
-    return _item(entry, lambda _: work.item, now, wall_s) | resumed
+    return _item(entry, now, wall_s) | resumed
 
 
 def ended(of: FinishedRequest) -> dict[str, object]:
-    """One item that has ended."""
     known = {"state": of.outcome.value, "attempts": of.attempts, "interrupt_count": of.interrupts}
     return _identity(of.item) | {"model": of.model} | known
 
 
-def models(
-    state: State,
-    *,
-    installed: AbstractSet[str],
-    in_memory: Mapping[str, ResidentModel],
-    offloaded: Collection[str],
-) -> list[dict[str, object]]:
+def models(state: State, watch: BackendWatch) -> list[dict[str, object]]:
     """Every model that is installed, resident or configured, with what is known of it."""
+    installed = set(watch.installed)
+    in_memory = {canonical_model(model.name): model for model in watch.resident}
     residents = state.residency.residents
     return [
         {
@@ -88,29 +77,26 @@ def models(
             "parallel": state.settings.parallel(name),
             "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
             "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
-            "offloaded": name in offloaded,
+            "offloaded": name in watch.offloaded,
         }
         for name in sorted(installed | set(residents) | set(state.settings.models))
     ]
 
 
-def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
-    rough, waiting = (
-        is_rough(state),
-        state.waiting.in_order(*(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL))),
-    )
+def _queue(state: State, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
+    rough = is_rough(state)
+    waiting = state.waiting.in_order(*(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL)))
     return {
         "pending": state.waiting.count(lane),
         "next_items": [
-            _item(entry, items, now, wall_s)
-            | {"estimated_start_s": _rounded(starts.get(entry.item.sequence)), "estimate_is_rough": rough and entry.item.sequence in starts}
+            _item(entry, now, wall_s)
+            | {
+                "estimated_start_s": None if (wait_s := starts.get(entry.item.sequence)) is None else round(wait_s, 1),
+                "estimate_is_rough": rough and wait_s is not None,
+            }
             for entry in islice(waiting, NEXT_ITEMS)
         ],
     }
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
 
 
 def _identity(of: QueueItem) -> dict[str, object]:
@@ -132,17 +118,12 @@ def _identity(of: QueueItem) -> dict[str, object]:
 
 
 def _stamp(wall_s: float) -> str:
-    """RFC 3339 in UTC."""
     return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _item(entry: Entry, items: Items, now: float, wall_s: float) -> dict[str, object]:
-    found = items(entry.item.sequence)
-    known = {"sequence": entry.item.sequence} if found is None else _identity(found)
-    started_at = None if entry.place is Place.WAITING else entry.dispatched_at
-    until = now if started_at is None else started_at
-    arrived_at = until if found is None else found.arrived_at
-    return known | {
+def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
+    arrived_at, started_at = entry.item.arrived_at, None if entry.place is Place.WAITING else entry.dispatched_at
+    return _identity(entry.item) | {
         "model": entry.model or entry.item.model,
         "state": entry.place.value,
         "band": entry.band.name.lower(),
@@ -150,7 +131,7 @@ def _item(entry: Entry, items: Items, now: float, wall_s: float) -> dict[str, ob
         "interrupt_count": entry.interrupts,
         "enqueued_at": _stamp(arrived_at + wall_s),
         "started_at": None if started_at is None else _stamp(started_at + wall_s),
-        "waited_s": round(until - arrived_at, 3),
+        "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": entry.first_byte_at is not None,
     }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Sequence as Several
 from functools import partial
 
 from hearth.clock import Clock, ClockSteps
@@ -32,10 +33,11 @@ from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
-from hearth.scheduling.waiting import Place
-from hearth.types import MIB, Band, Completion, Lane, LoadOptions, Outcome, Priority, Sequence
+from hearth.scheduling.waiting import Entry, Place
+from hearth.types import MIB, Band, Completion, Lane, Outcome, Priority, Sequence
 
 
 class Mailbox:
@@ -68,7 +70,6 @@ class Mailbox:
         self._decide(*self._facts.popleft())
 
     async def run(self) -> None:
-        """Have each fact decided upon as it comes, until cancelled."""
         try:
             self._empty()
             await asyncio.get_running_loop().create_future()
@@ -80,6 +81,19 @@ class Mailbox:
         while self._facts:
             self._decide(*self._facts.popleft())
         self._ready = True
+
+
+class _Answer(asyncio.Task[Completion]):
+    """The answer of an embedded call. It gives its item up within `cancel`: what is cancelled in the tick of its making is never sent."""
+
+    def __init__(self, answer: Coroutine[object, object, Completion], give_up: Callable[[], object]) -> None:
+        super().__init__(answer)
+        self._give_up = give_up
+
+    def cancel(self, msg: object = None) -> bool:
+        if not self.done():
+            self._give_up()
+        return super().cancel(msg)
 
 
 MODE_CHECK_S = 1.0
@@ -153,33 +167,35 @@ class LLMQueueWorker:
         self.doors.check(accepted=new.accepted)
         if not new.accepted:
             self.check_depth(new.item.lane)
-        state, settings, now = self.scheduler.state, self.runtime.settings, self._clock.monotonic()
+        state, now = self.scheduler.state, self._clock.monotonic()
         if new.item.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
         place = self._places.take(new, now) if new.digest else None
-        work = self.registry.number(
-            new,
-            self,
-            now,
-            limit_bytes=int(settings.server.write_buffer_mib * MIB),
-            max_wait_s=settings.queue.max_wait_s,
-            arrived_at=place,
-        )
-        item, band = work.item, work.item.band
+        max_wait_s = self.runtime.settings.queue.max_wait_s
+        work = self.registry.number(new, self, now, limit_bytes=self.reply_limit_bytes, max_wait_s=max_wait_s, arrived_at=place)
+        band = work.item.band
         arriving = sum(count for other, count in self._undecided.items() if other <= band)
-        behind = [] if place is None else state.waiting.behind(item)
-        position = state.waiting.ahead_of(band) - len(behind) + arriving
-        wait_s = self._forecaster.wait_s(item, arriving, now, behind)
-        is_rough = self._forecaster.is_rough(item, wait_s)
+        behind = [] if place is None else state.waiting.behind(work.item)
+        ticket = self.accept(work, state.waiting.ahead_of(band) - len(behind) + arriving, arriving=arriving, behind=behind)
         self._undecided[band] += 1
+        self.post(inputs.Arrived(item=work.item))
+        return ticket
+
+    @property
+    def reply_limit_bytes(self) -> int:
+        return int(self.runtime.settings.server.write_buffer_mib * MIB)
+
+    def accept(self, work: ActiveRequest, position: int, *, arriving: int = 0, behind: Several[Entry] = ()) -> Ticket:
+        """Add a request with `position` others ahead of it to the registry; `arriving`, `behind` as for `Forecaster.wait_s`."""
+        item, now = work.item, self._clock.monotonic()
+        wait_s = self._forecaster.wait_s(item, arriving, now, behind)
         self.registry.add(work, position, now)
-        self.post(inputs.Arrived(item=item))
         return Ticket(
             sequence=item.sequence,
             request_id=item.request_id,
             position=position,
             estimated_wait_s=wait_s,
-            is_rough=is_rough,
+            is_rough=bool(wait_s) and is_rough(self.scheduler.state, item.model),
             reply=work.reply,
         )
 
@@ -257,12 +273,9 @@ class LLMQueueWorker:
             max_tokens=max_tokens,
             json_mode=json_mode,
             task_type=task_type,
-            load_options=self._load_options,
+            load_options=lambda model: load_options(self.runtime.settings, model),
             chain_id=chain_id,
         )
-
-    def _load_options(self, model: str) -> LoadOptions:
-        return load_options(self.runtime.settings, model)
 
     def _enqueue(self, asked: PromptCall, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
         model = None if asked.model is None else self.watch.name_of(asked.model)
@@ -275,17 +288,10 @@ class LLMQueueWorker:
     def _future(
         self, ticket: Ticket, asked: PromptCall, model_of: Callable[[], str | None], give_up: Callable[[], object]
     ) -> asyncio.Future[Completion]:
-        """The answer that comes; cancelling it gives the item up."""
         answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
-        task = asyncio.get_running_loop().create_task(answer)
+        task = _Answer(answer, give_up)
         self._answers.add(task)
-
-        def done(ended: asyncio.Task[Completion]) -> None:
-            self._answers.discard(ended)
-            if ended.cancelled():
-                give_up()
-
-        task.add_done_callback(done)
+        task.add_done_callback(self._answers.discard)
         return task
 
     def leave(self, sequence: Sequence) -> None:
@@ -296,7 +302,6 @@ class LLMQueueWorker:
         self.cancel(sequence)
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
-        """As `Owner` says."""
         self._end_all(works, CallerGone)
         return works
 
@@ -327,11 +332,10 @@ class LLMQueueWorker:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.queue.status`."""
         now = self._clock.monotonic()
         wall_s = self._clock.wall() - now
-        shown = status.status(self.scheduler.state, self.registry.item, self.tracker, self._forecaster.starts(now), now, wall_s)
+        shown = status.status(self.scheduler.state, self.tracker, self._forecaster.starts(now), now, wall_s)
         return shown | self._extra_status()
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
-        """As `Owner` says."""
         now = self._clock.monotonic()
         return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
 
