@@ -238,7 +238,7 @@ async def test_who_leaves_while_held_leaves_nothing_behind():
         await vector_in(first)
         await settle()
         assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
-        assert not (house.accumulator._underway or house.accumulator._held or house.accumulator._seats)
+        assert [*house.accumulator._underway, *house.accumulator._held, *house.accumulator._seats] == []
 
 
 @in_virtual_time
