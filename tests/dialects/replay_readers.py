@@ -93,6 +93,7 @@ def _read_openai(reader: Told, data: bytes) -> None:
         need(head == names, "another name")
         for choice in fields["choices"]:
             need(reader.reason is None, "text after the finish")
+            need(choice["index"] == 0, "another choice")
             delta = choice.get("delta", {"content": choice.get("text")})
             roles += "role" in delta
             need("text" in choice or roles == 1, "not one role")

@@ -96,7 +96,7 @@ def gone_on(path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop:
     known = asked["prompt"].removeprefix(PREFIX)
     assert text.startswith(known)
     done = "length" if answer.reason == "length" else "stop"
-    parts = [rest.feed(chunk) for chunk in chunked(native_rest(text[len(known) :], done=done, cut=Run(rng=rng)), rng)]
+    parts = [rest.feed(chunk, WALL_S) for chunk in chunked(native_rest(text[len(known) :], done=done, cut=Run(rng=rng)), rng)]
     return seen + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
 
 
@@ -152,7 +152,7 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
         if rest.nothing_said:
             continue
         known = json.loads(rest.ask(PREFIX, from_before=True).body)["prompt"].removeprefix(PREFIX)
-        seen = sent.data + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200])
+        seen = sent.data + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200], WALL_S)
         again = gone_on(path, answer, seen, rng)
         assert again is not None
         assert told(path, again).answer == expected(path, answer)
@@ -199,7 +199,7 @@ def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None
     )
     rest = Continuation(route_of(path), call_to(path, options={"num_predict": 1}), sent_of(path, line))
     assert json.loads(rest.ask(PREFIX, from_before=True).body)["options"] == {"num_predict": 1}
-    seen = line + rest.feed(native_rest(" more", done="length")) + rest.finish(NO_TIME, WALL_S)
+    seen = line + rest.feed(native_rest(" more", done="length"), WALL_S) + rest.finish(NO_TIME, WALL_S)
     last = json.loads(seen.splitlines()[-1])
     assert told(path, seen).answer == Answer(parts=(("content", "one"),), reason="length")
     assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
@@ -213,7 +213,7 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
     )
     rest = Continuation(route_of(path), call_to(path), sent_of(path, line * 3))
     rest.ask(PREFIX, from_before=True)
-    seen = rest.feed(native_rest("more")) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
+    seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
     last = json.loads(seen.splitlines()[-1])
     counted = {name: last[name] for name in ("prompt_eval_count", "eval_count", "total_duration", "eval_duration")}
     pieces = len(seen.splitlines()) - 1
@@ -233,24 +233,24 @@ def test_something_else_than_was_asked_from_is_refused_before_anything_comes_out
     for said in (native_rest("two"), native_rest("")):
         rest = continuing("one ")
         with pytest.raises(StreamDiverged):
-            rest.feed(said)
+            rest.feed(said, WALL_S)
         assert rest.asked_from_before
 
 
 def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
     rest = continuing("say EN", stop=("END",))
-    assert rest.feed(native_rest("")) + rest.finish(NO_TIME, WALL_S) != b""
+    assert rest.feed(native_rest(""), WALL_S) + rest.finish(NO_TIME, WALL_S) != b""
     assert rest.complete
 
 
 def test_an_error_of_the_model_server_is_no_text() -> None:
     with pytest.raises(BackendError, match="unexpected EOF"):
-        continuing("one").feed(b'{"error":"unexpected EOF"}\n')
+        continuing("one").feed(b'{"error":"unexpected EOF"}\n', WALL_S)
 
 
 def test_a_rest_without_its_last_line_is_not_complete() -> None:
     rest = continuing("one")
-    rest.feed(native_rest(" two")[:-40])
+    rest.feed(native_rest(" two")[:-40], WALL_S)
     assert rest.finish(NO_TIME, WALL_S) == b""
     assert not rest.complete
 
@@ -318,7 +318,7 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
             known = asked["messages"][-1]["content"]
             assert text.startswith(known)
             assert rest.is_read_as(PREFIX + known)
-            parts = [rest.feed(chunk) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
+            parts = [rest.feed(chunk, WALL_S) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
             seen = sent.data + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
             assert told(path, seen).answer == expected(path, answer), (number, cut)
 
@@ -353,7 +353,9 @@ def test_thoughts_in_the_rest_of_a_text_are_no_rest() -> None:
     )
     rest.ask(PREFIX, from_before=True)
     with pytest.raises(StreamDiverged):
-        rest.feed(encode({"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}) + b"\n")
+        rest.feed(
+            encode({"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}) + b"\n", WALL_S
+        )
 
 
 ASKED: JsonObject = {"role": "user", "content": "weather?"}

@@ -1,25 +1,24 @@
 """Goes on with a stream that was interrupted by asking the model for the rest of its text.
 
 A model's answer is a function of the text before it: the prompt as the model server renders it, and what was said so far. Asked for what
-follows these (`raw`), it says what it would have said, or draws it from the same distribution. What comes is written in the caller's
-dialect, under the names, numbers and counts that the caller knows; `Replay` joins it to the last byte that was sent. Pure. Measured on a
-real Ollama 0.33: docs/decisions/0016-an-interrupted-stream-is-continued.md.
+follows these (`raw`), it says what it would have said, or draws it from the same distribution. What comes is written by the writer of the
+caller's dialect, which has written what was sent once more, to nobody; the caller reads it under the names, numbers and counts that it
+knows. Measured on a real Ollama 0.33: docs/decisions/0016-an-interrupted-stream-is-continued.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 
-from hearth.dialects.continuing_writers import TOOL_CALLS, Ended, SentFrames, writer_for
-from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, object_in
+from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, frame_of, object_in, read
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
-from hearth.dialects.native_form import Native, native_form
-from hearth.dialects.replay import Replay, Sent
+from hearth.dialects.native_form import native_form
+from hearth.dialects.replay import Names, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS
+from hearth.dialects.writers import Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text, ToolCall, Writer
 from hearth.errors import BackendError, StreamDiverged
-from hearth.types import BackendCall, Headers, Usage, value
+from hearth.types import BackendCall, Dialect, Headers, Usage, value
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
@@ -93,7 +92,17 @@ def lead_in(plain: str, answered: str) -> str:
 
 
 class Continuation:
-    """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what comes out is for the caller."""
+    """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what comes out is for the caller.
+
+    Attributes:
+        tokens: of the text so far: a frame each.
+        nothing_said: no text has been sent yet.
+        has_thought: there are thoughts before the text: their place in the prompt is seen only in a rendering with an answer.
+        offers_tools: calls may follow the text, so that only `/api/chat` can be asked for the rest.
+        asked_from_before: something was asked for again, so that what comes may not fit.
+        complete: the model server has said that this is all.
+        usage: what the whole answer counts, once it has ended.
+    """
 
     def __init__(self, route: Route, call: BackendCall, sent: Sent) -> None:
         """Read the request and what was sent.
@@ -103,33 +112,36 @@ class Continuation:
         """
         fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
-        self._begun = _Begun()
-        self._replay = Replay(route, sent, self._begun.note)
-        self._replay.trust()
-        closed = native is not None and native.chat is not None and self._begun.endings > 0  # a call may be what follows
-        if not isinstance(fields, dict) or native is None or closed or not self._begun.is_plain_text:
+        if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
-        self._native: Native = native
-        self._headers = call.headers
-        self._writer = writer_for(route, fields, self._begun.sent)
+        self._route, self._native, self._headers = route, native, call.headers
+        self._names, self._begun = Names(route), _Begun()
+        for raw in WholeFrames(route).split(sent.data):
+            frame = frame_of(route, raw)
+            self._names.know(frame)
+            self._begun.note(frame, read(route, frame))
+        self.tokens, self.nothing_said, self.has_thought = self._begun.tokens, not self._begun.texts, bool(self._begun.thoughts)
+        self.offers_tools = native.chat is not None
+        closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
+        if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
+            raise StreamDiverged("an answer of this kind cannot be continued")
+        self._writer = _writer_for(route, fields, self._begun)
+        for raw in self._written_before():
+            self._names.match(frame_of(route, raw))
         self._lines = WholeFrames(_NATIVE)
         self._missing = self._read = ""
-        self._called = False
-        self._asked_from_before = self._stops_within = self._mute = self._used_up = False
+        self._calls: list[ToolCall] = []
+        self._stops_within = self._mute = self._used_up = False
         self._known_tokens = 0
-        self._last: JsonObject | None = None
+        self._last: JsonObject = {}
+        self.asked_from_before = self.complete = False
         self.usage = Usage()
-        """What the whole answer counts, once it has ended."""
 
-    @property
-    def tokens(self) -> int:
-        """Of the text so far: a frame each."""
-        return self._begun.tokens
-
-    @property
-    def complete(self) -> bool:
-        """The model server has said that this is all."""
-        return self._last is not None
+    def _written_before(self) -> list[bytes]:
+        """What was sent as the writer would have written it."""
+        said = [Text(text="".join(self._begun.thoughts), thinking=True)] if self.has_thought else []
+        said += [] if self.nothing_said else [Text(text="".join(self._begun.texts))]
+        return [*self._writer.begin(), *(frame for one in said for frame in self._writer.say(one, 0.0))]
 
     def rendering(self, *, answered: bool) -> BackendCall:
         """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the text so far."""
@@ -140,14 +152,9 @@ class Continuation:
 
     def _answered(self, fields: JsonObject, text: str, thoughts: str) -> JsonObject:
         """The conversation with an answer that the model has begun; `thoughts`: the name of theirs."""
-        said: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self._begun.thoughts else {}
+        said: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self.has_thought else {}
         messages = lookup(fields, "messages")
         return {**fields, "messages": [*(messages if isinstance(messages, list) else []), {"role": "assistant", "content": text, **said}]}
-
-    @property
-    def has_thought(self) -> bool:
-        """There are thoughts before the text: their place in the prompt is seen only in a rendering with an answer."""
-        return bool(self._begun.thoughts)
 
     def prefix(self, lead: str, plain: str, answered: str | None) -> str:
         """What stands before the text so far when the model reads it.
@@ -176,7 +183,7 @@ class Continuation:
         text = "".join(self._begun.texts)
         kept = self._kept(text) if from_before and not self._begun.endings else text
         self._missing = text[len(kept) :]
-        self._asked_from_before = bool(self._missing)
+        self.asked_from_before = bool(self._missing)
         self._known_tokens = self.tokens - self._begun.frames_with(len(self._missing))
         self._read = prefix + kept
         asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": self._read, "raw": True}
@@ -186,41 +193,24 @@ class Continuation:
         shift = lookup(self._native.fields, "shift")
         if shift is not None and self._native.path is not Endpoint.OPENAI_CHAT:
             fields["shift"] = shift
-        path = Endpoint.GENERATE if self._native.chat is None else Endpoint.CHAT
+        path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
         return BackendCall(method="POST", path=path.value, headers=self._headers, body=encode(fields))
-
-    @property
-    def offers_tools(self) -> bool:
-        """Calls may follow the text, so that only `/api/chat` can be asked for the rest."""
-        return self._native.chat is not None
 
     def rendering_of(self, ask: BackendCall) -> BackendCall | None:
         """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
-        if self._native.chat is None:
-            return None
-        fields = decode(ask.body)
-        return _rendering(Endpoint.CHAT, fields if isinstance(fields, dict) else {}, self._headers)
+        return _rendering(Endpoint.CHAT, object_in(ask.body), self._headers) if self.offers_tools else None
 
     def is_read_as(self, rendering: str | None) -> bool:
         """The text so far is the end of it: the template neither closes an answer that is begun nor opens another turn after it."""
         return rendering == self._read
 
-    @property
-    def asked_from_before(self) -> bool:
-        """Something was asked for again, so that what comes may not fit."""
-        return self._asked_from_before
-
-    @property
-    def nothing_said(self) -> bool:
-        """No text has been sent yet."""
-        return not self._begun.texts
-
     def _kept(self, text: str) -> str:
         """The text without an end that is a blank, or may be the beginning of what ends the answer."""
         while True:
             kept = _TO_ASK_AGAIN.sub("", text)
-            kept = kept[: len(kept) - max((_overlap(kept, stop) for stop in self._native.stops), default=0)]
-            self._stops_within = self._stops_within or len(kept) < len(_TO_ASK_AGAIN.sub("", text))
+            within = max((_overlap(kept, stop) for stop in self._native.stops), default=0)
+            self._stops_within = self._stops_within or within > 0
+            kept = kept[: len(kept) - within]
             if kept == text:
                 return kept
             text = kept
@@ -237,16 +227,16 @@ class Continuation:
             options["seed"] = (seed + self._known_tokens) % 2**31  # the draws of the text so far are not drawn again
         return options
 
-    def feed(self, chunk: bytes) -> bytes:
-        """What may be passed on now.
+    def feed(self, chunk: bytes, wall_s: float) -> bytes:
+        """What may be passed on now; `wall_s` is seconds since 1970.
 
         Raises:
             StreamDiverged: what was asked for again is not said again; nothing has come out yet.
             BackendError: the model server has ended the rest with an error.
         """
-        return b"".join([self._line(object_in(raw)) for raw in self._lines.split(chunk)])
+        return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
-    def _line(self, fields: JsonObject) -> bytes:
+    def _line(self, fields: JsonObject, wall_s: float) -> bytes:
         if error := fields.get("error"):
             raise BackendError(f"the model server said: {str(error)[:500]}")
         message = fields.get("message")
@@ -256,20 +246,26 @@ class Continuation:
         if said.get("thinking") or (calls and self._missing):
             raise StreamDiverged("the rest says something else than was asked from")
         if fields.get("done") is True:
-            self._last = fields
+            self.complete, self._last = True, fields
             if self._missing and not self._mute and not self._stops_within:
                 raise StreamDiverged("the rest ended before it had said again what was asked from")
-        out = b""
-        if new:
-            self._begun.texts.append(new)
-            out = self._replay.feed(self._writer.text(new, fields))
-        if isinstance(calls, list) and calls and not self._mute:
-            out += self._calls([call for call in calls if isinstance(call, dict)], fields)
-        return out
+        frames = self._writer.say(Text(text=new), wall_s) if new else []
+        for call in calls if isinstance(calls, list) and not self._mute else ():
+            self._calls.append(_tool_call(call))
+            frames += self._writer.say(self._calls[-1], wall_s)
+        return self._passed(b"".join(frames))
 
-    def _calls(self, calls: list[JsonObject], line: JsonObject) -> bytes:
-        self._called = True
-        return b"".join(map(self._replay.feed, self._writer.calls(calls, "".join(self._begun.texts), line)))
+    def _passed(self, frames: bytes, skipped: int = 0) -> bytes:
+        """These frames, but the first `skipped`, under the names that the caller knows."""
+        if self._route.dialect is not Dialect.OPENAI and not skipped:
+            return frames
+        passed = []
+        for raw in WholeFrames(self._route).split(frames)[skipped:]:
+            frame = frame_of(self._route, raw)
+            self._names.match(frame)
+            passed.append(self._names.known(frame))
+            self._names.know(passed[-1])
+        return b"".join([frame.raw for frame in passed])
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
@@ -280,89 +276,99 @@ class Continuation:
         return text[again:]
 
     def finish(self, before: Spent, wall_s: float) -> bytes:
-        """The end of the caller's stream, where the rest has ended.
-
-        Args:
-            wall_s: seconds since 1970.
-        """
-        if self._last is None:
+        """The end of the caller's stream, where the rest has ended."""
+        if not self.complete:
             return b""
         last, known = self._last, self._known_tokens
         output = self.tokens if self._mute else known + _count(last, "eval_count")
         prompt = max(0, _count(last, "prompt_eval_count") - known)
         reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
-        ended = Ended(
-            line=_whole_line(last, prompt, output, before),
-            reason=TOOL_CALLS if self._called else self._begun.reason or (reason if isinstance(reason, str) else "stop"),
+        done = Generation(
+            said=self._calls,
+            reason=self._begun.reason or (reason if isinstance(reason, str) else "stop"),
             prompt_tokens=prompt,
             output_tokens=output,
-            text="".join(self._begun.texts),
-            wall_s=int(wall_s),
+            total_ns=_spent_ns(last, "total_duration", before.total_s),
+            load_ns=_spent_ns(last, "load_duration"),
+            prompt_ns=_spent_ns(last, "prompt_eval_duration", before.prompt_s),
+            output_ns=_spent_ns(last, "eval_duration", before.decode_s),
         )
-        decode_s = before.decode_s + _count(last, "eval_duration", MOST_NANOSECONDS) / 1e9
+        decode_s = before.decode_s + _spent_ns(last, "eval_duration") / 1e9
         self.usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
-        frames = self._writer.ending(ended)[self._begun.endings :]
-        return b"".join([self._replay.feed(frame) for frame in frames]) + self._replay.finish()
+        return self._passed(b"".join(self._writer.end(done, wall_s)), self._begun.endings)
 
 
 class _Begun:
-    """What was sent, as it is heard frame by frame."""
+    """What was sent, read frame by frame.
+
+    Attributes:
+        first: the fields of the first frame, which names the model; items: what a Responses answer had finished before the text.
+        endings, reason: how many frames of the end were sent, and what they say of why.
+        is_plain: nothing has come that plain text cannot follow.
+    """
 
     def __init__(self) -> None:
+        self.first: JsonObject = {}
+        self.items: list[JsonValue] = []
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.tokens = self.endings = 0
         self.reason = ""
-        self.sent = SentFrames()
-        self._last_sizes: deque[int] = deque(maxlen=256)
-        self._plain = True
-
-    @property
-    def is_plain_text(self) -> bool:
-        """Nothing has come that plain text cannot follow."""
-        return self._plain and bool(self.texts or not self.thoughts)
+        self.is_plain = True
 
     def note(self, frame: Frame, reading: Reading) -> None:
-        told = False
-        for slot in (slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED):
-            told = True
-            self._plain = self._plain and (slot.channel in _TEXTS or (slot.channel in _THOUGHTS and not self.texts))
-            (self.texts if slot.channel in _TEXTS else self.thoughts).append(slot.text)
-            if slot.channel in _TEXTS:
-                self._last_sizes.append(len(slot.text))
-                self.sent.text_frame = frame
-        self.tokens += told
+        """Take in the next frame."""
+        self.first = self.first or frame.fields
+        slots = [slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED]
+        for slot in slots:
+            is_text = slot.channel in _TEXTS
+            self.is_plain = self.is_plain and (is_text or (slot.channel in _THOUGHTS and not self.texts))
+            (self.texts if is_text else self.thoughts).append(slot.text)
+        self.tokens += bool(slots)
         if reading.marks:
             self._mark(frame)
 
     def _mark(self, frame: Frame) -> None:
-        self.sent.note(frame)
         kind, block = frame.event, frame.fields.get("content_block", frame.fields.get("item"))
         called = at(frame.fields, ("message", "tool_calls")) or at(frame.fields, ("choices", 0, "delta", "tool_calls"))
-        self._plain = self._plain and not called and not (isinstance(block, dict) and block.get("type") in ("tool_use", "function_call"))
+        if called or (isinstance(block, dict) and block.get("type") in ("tool_use", "function_call")):
+            self.is_plain = False
         if self.texts and kind not in _OPENINGS:
             self.endings += 1
-            self.reason = self.reason or _reason(frame.fields)
+            said = at(frame.fields, ("delta", "stop_reason")) or at(frame.fields, ("choices", 0, "finish_reason"))
+            self.reason = self.reason or ({"max_tokens": "length", "end_turn": "stop"}.get(said, said) if isinstance(said, str) else "")
+        elif kind == "response.output_item.done":
+            self.items.append(block)
         elif not kind:
-            self._plain = False
+            self.is_plain = False
 
     def frames_with(self, characters: int) -> int:
         """How many of the last frames hold any of the last characters."""
         frames = 0
-        for size in reversed(self._last_sizes):
-            if characters <= 0:
-                break
-            characters -= size
+        while characters > 0:
             frames += 1
+            characters -= len(self.texts[-frames])
         return frames
 
 
-def _reason(fields: JsonObject) -> str:
-    """Why the answer ended, in Ollama's words, where a frame of the end says that."""
-    delta, choices = fields.get("delta"), fields.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    said = delta.get("stop_reason") if isinstance(delta, dict) else choice.get("finish_reason") if isinstance(choice, dict) else None
-    return {"max_tokens": "length", "end_turn": "stop"}.get(said, said) if isinstance(said, str) else ""
+def _writer_for(route: Route, fields: JsonObject, begun: _Begun) -> Writer:
+    """What writes the answer to the request with these fields. Names do not matter: the caller is shown those that it knows."""
+    chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
+    if route.dialect is Dialect.OLLAMA:
+        return NativeWriter(model, chat=chat)
+    if route.dialect is Dialect.ANTHROPIC:
+        return MessagesWriter("msg_0", model, estimated_tokens=0)
+    if route.path is Endpoint.OPENAI_RESPONSES:
+        response = begun.first.get("response")
+        return ResponsesWriter("0", response if isinstance(response, dict) else {}, items=begun.items)
+    options, made_by = lookup(fields, "stream_options"), str(begun.first.get("system_fingerprint"))
+    wants_usage = isinstance(options, dict) and lookup(options, "include_usage") is True
+    return OpenAiWriter("0", model, chat=chat, created_wall_s=0.0, made_by=made_by, include_usage=wants_usage)
+
+
+def _tool_call(call: JsonValue) -> ToolCall:
+    name, arguments = at(call, ("function", "name")), at(call, ("function", "arguments"))
+    return ToolCall(call_id=str(at(call, ("id",))), name=str(name), arguments=arguments if isinstance(arguments, dict) else {})
 
 
 def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendCall:
@@ -375,11 +381,9 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def _whole_line(last: JsonObject, prompt: int, output: int, before: Spent) -> JsonObject:
-    """The last native line, with what is counted over all runs."""
-    line = dict(last) | ({"prompt_eval_count": prompt} if prompt else {}) | {"eval_count": output}
-    spent = (("total_duration", before.total_s), ("prompt_eval_duration", before.prompt_s), ("eval_duration", before.decode_s))
-    return line | {name: _count(last, name, MOST_NANOSECONDS) + round(seconds * 1e9) for name, seconds in spent if name in last}
+def _spent_ns(last: JsonObject, name: str, before_s: float = 0.0) -> int:
+    """A duration over all runs; 0 where the last line has none."""
+    return _count(last, name, MOST_NANOSECONDS) + round(before_s * 1e9) if name in last else 0
 
 
 def _count(fields: JsonObject, name: str, most: int = MOST_TOKENS) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
+from hearth.dialects.frames import event
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.validation import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
@@ -71,10 +72,10 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
     if route.dialect is Dialect.OLLAMA:
         return encode(shape) + b"\n"
     if route.dialect is Dialect.ANTHROPIC:
-        return b"event: error\ndata: " + encode(shape) + b"\n\n"
+        return event(shape)
     if route.path is Endpoint.OPENAI_RESPONSES:
         flat: JsonObject = {"type": "error", "code": error.reason, "message": error.message, "param": None}
-        return b"event: error\ndata: " + encode({**flat, **shape}) + b"\n\n"
+        return event({**flat, **shape})
     return b"data: " + encode(shape) + b"\n\n"
 
 

@@ -110,6 +110,11 @@ def frame_of(route: Route, raw: bytes) -> Frame:
     return Frame(head=raw[:start], payload=raw[start:end], foot=raw[end:], fields=object_in(raw[start:end]))
 
 
+def event(fields: JsonObject) -> bytes:
+    """A server-sent event that says its type before its data."""
+    return f"event: {fields['type']}\ndata: ".encode() + encode(fields) + b"\n\n"
+
+
 def object_in(payload: bytes) -> JsonObject:
     """The JSON object in `payload`; empty where it is anything else, or nested deeper than `gojson` reads."""
     try:

@@ -8,9 +8,8 @@ by a letter the stream ends with an error instead: an answer is never spliced to
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
 
-from hearth.dialects.frames import Frame, Reading, Slot, WholeFrames, frame_of, identities, read, renamed, shortened
+from hearth.dialects.frames import Frame, Slot, WholeFrames, frame_of, identities, read, renamed, shortened
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
@@ -67,51 +66,70 @@ class Sent:
         return b"".join(self._parts)
 
 
-class Replay:
-    """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller."""
+class Names:
+    """The names, dates and numbers that a caller knows, in place of a later run's. Only OpenAI's frames repeat any."""
 
-    def __init__(self, route: Route, sent: Sent, note: Callable[[Frame, Reading], object] | None = None) -> None:
-        """Begin to compare with what `sent` holds now.
-
-        Args:
-            note: is called with each frame that was sent, when it is read.
-
-        Raises:
-            StreamDiverged: `sent` is no longer replayable.
-        """
-        if not sent.replayable:
-            raise StreamDiverged
+    def __init__(self, route: Route) -> None:
         self._route = route
-        self._frames = WholeFrames(route)
         self._known: JsonObject = {}
         self._own: JsonObject = {}
         self._names: dict[str | int, JsonValue] = {}
         self._next_number = 0
+
+    def know(self, frame: Frame) -> None:
+        """The caller has this frame."""
+        self._known |= identities(self._route, frame)
+        self._pair()
+        number = frame.fields.get("sequence_number")
+        self._next_number = number + 1 if isinstance(number, int) else self._next_number
+
+    def match(self, frame: Frame) -> None:
+        """The later run has said this frame."""
+        self._own |= identities(self._route, frame)
+        self._pair()
+
+    def _pair(self) -> None:
+        self._names |= {
+            name: self._known[thing] for thing, name in self._own.items() if thing in self._known and isinstance(name, str | int)
+        }
+
+    def known(self, frame: Frame) -> Frame:
+        """The frame as the caller may read it."""
+        fields = renamed(frame.fields, self._names)
+        if not isinstance(fields, dict):
+            return frame
+        if self._route.path is Endpoint.OPENAI_RESPONSES and "sequence_number" in fields:
+            fields["sequence_number"] = self._next_number
+        return frame.saying(fields)
+
+
+class Replay:
+    """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller.
+
+    Texts of one channel that follow one another are one text, however they are cut; a mark is compared whole. What was sent is read only as
+    far as this run has come, so neither a long stream nor its comparison ever holds up the event loop.
+    """
+
+    def __init__(self, route: Route, sent: Sent) -> None:
+        """Begin to compare with what `sent` holds now. Raises StreamDiverged where it is no longer replayable."""
+        if not sent.replayable:
+            raise StreamDiverged
+        self._route = route
+        self._frames = WholeFrames(route)
+        self._names = Names(route)
         self._failed = False
-        self._told = Transcript(self._first_telling(WholeFrames(route).split(sent.data), note))
-
-    def _first_telling(self, whole: list[bytes], note: Callable[[Frame, Reading], object] | None) -> Iterator[Reading]:
-        for raw in whole:
-            frame = frame_of(self._route, raw)
-            self._note(frame)
-            reading = read(self._route, frame)
-            if note is not None:
-                note(frame, reading)
-            yield reading
-
-    def trust(self) -> None:
-        """Compare nothing: what comes now goes on from the end of what was sent."""
-        self._told.trust()
+        self._ahead = iter(WholeFrames(route).split(sent.data))
+        self._runs: deque[tuple[str, str]] = deque()
+        """Channel and text of what is to be said again, as far as it was read."""
+        self._offset = 0
+        self.verified_chars = 0
+        """How far the comparison has come: characters of text found equal."""
+        self._read_on()
 
     @property
     def caught_up(self) -> bool:
-        """Everything the caller has been told has been reproduced; what follows is new."""
-        return self._told.reproduced
-
-    @property
-    def verified_chars(self) -> int:
-        """How far the comparison has come: characters of text found equal."""
-        return self._told.verified_chars
+        """Everything that the caller has has been reproduced; what follows is new."""
+        return not self._runs
 
     def feed(self, chunk: bytes) -> bytes:
         """What may be passed on now, always up to the end of a frame; empty while catching up.
@@ -136,99 +154,41 @@ class Replay:
 
     def _passed(self, raw: bytes) -> bytes:
         was_caught_up = self.caught_up
-        if was_caught_up and self._route.dialect is not Dialect.OPENAI:  # only OpenAI's frames repeat names, which have to be those known
+        if was_caught_up and self._route.dialect is not Dialect.OPENAI:
             return raw
         frame = frame_of(self._route, raw)
-        self._own |= identities(self._route, frame)
-        self._match_names()
+        self._names.match(frame)
         reading = read(self._route, frame)
         if reading.is_error:
             self._failed = True
-            return self._known_names(frame).raw
-        texts, marks = self._told.retell(reading)
+            return self._names.known(frame).raw
+        texts = [self._new_text(slot) for slot in reading.slots]
+        marks = sum([self._is_new(mark) for mark in reading.marks])
         if not self.caught_up or not (was_caught_up or marks or any(texts)):
             return b""
-        passed = self._known_names(shortened(frame, reading, texts, marks))
-        self._note(passed)
+        passed = self._names.known(shortened(frame, reading, texts, marks))
+        self._names.know(passed)
         return passed.raw
 
-    def _note(self, frame: Frame) -> None:
-        """The caller has this frame: the names in it are those it knows."""
-        self._known |= identities(self._route, frame)
-        self._match_names()
-        number = frame.fields.get("sequence_number")
-        self._next_number = number + 1 if isinstance(number, int) else self._next_number
-
-    def _match_names(self) -> None:
-        for thing, name in self._own.items():
-            if thing in self._known and isinstance(name, str | int):
-                self._names[name] = self._known[thing]
-
-    def _known_names(self, frame: Frame) -> Frame:
-        fields = renamed(frame.fields, self._names)
-        if not isinstance(fields, dict):
-            return frame
-        if self._route.path is Endpoint.OPENAI_RESPONSES and "sequence_number" in fields:
-            fields["sequence_number"] = self._next_number
-        return frame.saying(fields)
-
-
-class Transcript:
-    """What a caller has been told so far; `retell` walks through it once, and tells how far a second telling has come.
-
-    Texts of one channel that follow one another are one text, however they are cut; a mark is told whole. The first telling is read only as
-    far as the second one has come, so neither a long stream nor its comparison ever holds up the event loop.
-    """
-
-    def __init__(self, first_telling: Iterator[Reading]) -> None:
-        self._ahead = first_telling
-        self._runs: deque[tuple[str, str]] = deque()
-        self._offset = 0
-        self.verified_chars = 0
-        """Characters of text that the second telling has reproduced."""
-        self._read_on()
-
-    @property
-    def reproduced(self) -> bool:
-        """Everything has been told again."""
-        return not self._runs
-
-    def trust(self) -> None:
-        """Take the rest of the first telling as told again."""
-        for _ in self._ahead:
-            pass
-        self._runs.clear()
-
-    def retell(self, reading: Reading) -> tuple[tuple[str, ...], int]:
-        """Take in what the next frame of the second telling says.
-
-        Returns:
-            What of it is new: the rest of each text, and how many of the marks (always the last ones).
-
-        Raises:
-            StreamDiverged: it says something else.
-        """
-        texts = tuple(self._text(slot) for slot in reading.slots)
-        return texts, sum([self._mark(mark) for mark in reading.marks])
-
-    def _text(self, slot: Slot) -> str:
+    def _new_text(self, slot: Slot) -> str:
+        """What of a text the caller has not got."""
         start = 0
         while self._runs and start < len(slot.text):
-            channel, told = self._runs[0]
-            size = min(len(told) - self._offset, len(slot.text) - start)
-            if channel != slot.channel or not told.startswith(slot.text[start : start + size], self._offset):
+            channel, sent = self._runs[0]
+            size = min(len(sent) - self._offset, len(slot.text) - start)
+            if channel != slot.channel or not sent.startswith(slot.text[start : start + size], self._offset):
                 raise StreamDiverged
             start += size
             self._offset += size
-            if self._offset == len(told):
+            if self._offset == len(sent):
                 self._next_run()
         self.verified_chars += start
         return slot.text[start:]
 
-    def _mark(self, mark: bytes) -> bool:
+    def _is_new(self, mark: bytes) -> bool:
         if not self._runs:
             return True
-        if self._runs[0] != (_MARK, _letters(mark)):
+        if self._runs[0] != _run_of(mark):
             raise StreamDiverged
         self._next_run()
         return False
@@ -239,10 +199,13 @@ class Transcript:
         self._read_on()
 
     def _read_on(self) -> None:
-        while not self._runs and (reading := next(self._ahead, None)) is not None:
+        while not self._runs and (raw := next(self._ahead, None)) is not None:
+            frame = frame_of(self._route, raw)
+            self._names.know(frame)
+            reading = read(self._route, frame)
             self._runs.extend((slot.channel, slot.text) for slot in reading.slots if slot.text)
-            self._runs.extend((_MARK, _letters(mark)) for mark in reading.marks)
+            self._runs.extend(map(_run_of, reading.marks))
 
 
-def _letters(mark: bytes) -> str:
-    return mark.decode(errors="surrogateescape")
+def _run_of(mark: bytes) -> tuple[str, str]:
+    return _MARK, mark.decode(errors="surrogateescape")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 
-from hearth.dialects.frames import WholeFrames, frame_of
+from hearth.dialects.frames import WholeFrames, event, frame_of
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import MIB, NO_USAGE, Dialect, Headers, Usage, WorkKind, value
@@ -249,18 +249,18 @@ class Signs:
 
     def _event(self, kind: str) -> bytes:
         number, self._number = self._number, self._number + 1
-        return event(kind, {"response": self._response, "sequence_number": number, "type": kind})
+        return event({"response": self._response, "sequence_number": number, "type": kind})
 
     def _delta(self) -> bytes:
         """Says nothing that lasts: an empty block of text would, and no such block may be sent back in the next turn."""
         told: JsonObject = {"delta": {"stop_reason": None, "stop_sequence": None}, "usage": {"output_tokens": 0}}
-        delta = event("message_delta", {"type": "message_delta", **told})
+        delta = event({"type": "message_delta", **told})
         if self._last or self._frames is not None:
             return delta
         self._frames = WholeFrames(self._route)
         message: JsonObject = {"id": f"msg_{self._name}", "type": "message", "role": "assistant", "model": self._model, "content": []}
         rest: JsonObject = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
-        return event("message_start", {"type": "message_start", "message": message | rest}) + delta
+        return event({"type": "message_start", "message": message | rest}) + delta
 
     def _fitted(self, raw: bytes) -> bytes:
         frame = frame_of(self._route, raw)
@@ -273,11 +273,6 @@ class Signs:
         if isinstance(response, dict):
             told["response"] = response | {name: self._response[name] for name in ("id", "created_at") if name in self._response}
         return frame.saying(told).raw
-
-
-def event(kind: str, fields: JsonObject) -> bytes:
-    """An SSE event as the Anthropic and Responses dialects write it."""
-    return f"event: {kind}\ndata: ".encode() + encode(fields) + b"\n\n"
 
 
 def _response(response_id: str, model: str, created_at: int) -> JsonObject:

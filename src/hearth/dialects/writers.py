@@ -9,9 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
 from typing import TypeAlias
 
-from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
+from hearth.dialects.frames import event
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.types import value
 
 
@@ -252,24 +255,29 @@ class ResponsesWriter(Writer):
     """`/v1/responses`: numbered events, which are maps in Go, so that their keys come out sorted.
 
     Args:
-        name: what its ids end with.
-        asked: fields of the request, which the response repeats.
+        name: what the ids of its items end with.
+        response: the response in progress.
+        items: what was finished before.
         incomplete: which reasons of an end the response calls incomplete, and how; Ollama knows none.
     """
 
     def __init__(
-        self, name: str, model: str, *, asked: Mapping[str, JsonValue], created_wall_s: float, incomplete: Mapping[str, str]
+        self,
+        name: str,
+        response: JsonObject,
+        *,
+        items: Sequence[JsonValue] = (),
+        incomplete: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._name, self._model, self._asked, self._created_wall_s = name, model, asked, created_wall_s
-        self._incomplete = incomplete
+        self._name, self._response, self._incomplete = name, response, incomplete
+        self._items = [*items]
         self._number = 0
-        self._items: list[JsonValue] = []
         self._open = False
         self._texts: list[str] = []
         """The texts of the message that is open, if one is."""
 
     def begin(self) -> list[bytes]:
-        return [] if self._number else [self._event(name, response=self._frame()) for name in ("created", "in_progress")]
+        return [] if self._number else [self._event(name, response=self._response) for name in ("created", "in_progress")]
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         del wall_s
@@ -288,13 +296,13 @@ class ResponsesWriter(Writer):
         opened = [] if self._items or self._open else self._open_message()
         closed = self._close_message()
         name = "incomplete" if done.reason in self._incomplete else "completed"
-        return [*begun, *opened, *closed, self._event(name, response=self._response(done, wall_s))]
+        return [*begun, *opened, *closed, self._event(name, response=self._ended(done, wall_s))]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         for said in done.said:
             self.say(said, wall_s)
         self.end(replace(done, reason=done.reason or "stop"), wall_s)
-        return self._response(done, wall_s)
+        return self._ended(done, wall_s)
 
     def _open_message(self) -> list[bytes]:
         self._open, self._texts = True, []
@@ -341,7 +349,7 @@ class ResponsesWriter(Writer):
         self._number += 1
         return event({key: _sorted(fields[key]) for key in sorted(fields)})
 
-    def _response(self, done: Generation, wall_s: float) -> JsonObject:
+    def _ended(self, done: Generation, wall_s: float) -> JsonObject:
         """The finished response: the keys of the frame keep their places."""
         usage: JsonObject = {
             "input_tokens": done.prompt_tokens,
@@ -354,46 +362,47 @@ class ResponsesWriter(Writer):
         incomplete = self._incomplete.get(done.reason or "")
         if incomplete is not None:
             ended = {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
-        return self._frame() | ended | {"output": self._items, "usage": usage}
+        return self._response | ended | {"output": self._items, "usage": usage}
 
-    def _frame(self) -> JsonObject:
-        """The response in progress, keys in Go's order."""
-        asked, text = self._asked, self._asked.get("text")
-        wanted = text.get("format") if isinstance(text, dict) else None
-        top_p, temperature = asked.get("top_p"), asked.get("temperature")
-        return {
-            "id": f"resp_{self._name}",
-            "object": "response",
-            "created_at": int(self._created_wall_s),
-            "completed_at": None,
-            "status": "in_progress",
-            "incomplete_details": None,
-            "model": self._model,
-            "previous_response_id": None,
-            "instructions": asked.get("instructions"),
-            "output": [],
-            "error": None,
-            "tools": asked.get("tools") or [],
-            "tool_choice": "auto",
-            "truncation": "disabled",
-            "parallel_tool_calls": True,
-            "text": {"format": wanted if isinstance(wanted, dict) else {"type": "text"}},
-            "top_p": 1 if top_p is None else top_p,
-            "presence_penalty": 0,
-            "frequency_penalty": 0,
-            "top_logprobs": 0,
-            "temperature": 1 if temperature is None else temperature,
-            "reasoning": None,
-            "usage": None,
-            "max_output_tokens": asked.get("max_output_tokens"),
-            "max_tool_calls": None,
-            "store": False,
-            "background": False,
-            "service_tier": "default",
-            "metadata": {},
-            "safety_identifier": None,
-            "prompt_cache_key": None,
-        }
+
+def response_in_progress(name: str, model: str, asked: Mapping[str, JsonValue], created_wall_s: float) -> JsonObject:
+    """Keys in Go's order; `asked` are the fields of the request that it repeats (`RESPONSE_REPEATS`)."""
+    text = asked.get("text")
+    wanted = text.get("format") if isinstance(text, dict) else None
+    top_p, temperature = asked.get("top_p"), asked.get("temperature")
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": int(created_wall_s),
+        "completed_at": None,
+        "status": "in_progress",
+        "incomplete_details": None,
+        "model": model,
+        "previous_response_id": None,
+        "instructions": asked.get("instructions"),
+        "output": [],
+        "error": None,
+        "tools": asked.get("tools") or [],
+        "tool_choice": "auto",
+        "truncation": "disabled",
+        "parallel_tool_calls": True,
+        "text": {"format": wanted if isinstance(wanted, dict) else {"type": "text"}},
+        "top_p": 1 if top_p is None else top_p,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "top_logprobs": 0,
+        "temperature": 1 if temperature is None else temperature,
+        "reasoning": None,
+        "usage": None,
+        "max_output_tokens": asked.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "store": False,
+        "background": False,
+        "service_tier": "default",
+        "metadata": {},
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+    }
 
 
 def _part(text: str) -> JsonObject:
@@ -414,9 +423,9 @@ class MessagesWriter(Writer):
     """`/v1/messages`; `estimated_tokens` is what the first event gives as the size of the prompt."""
 
     def __init__(self, message_id: str, model: str, *, estimated_tokens: int) -> None:
+        self._message: JsonObject = {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
         usage: JsonObject = {"input_tokens": estimated_tokens, "output_tokens": 0}
-        made_by: JsonObject = {"type": "message", "role": "assistant", "model": model, "content": []}
-        self._start: JsonObject | None = {"type": "message_start", "message": {"id": message_id, **made_by, "usage": usage}}
+        self._start: JsonObject | None = {"type": "message_start", "message": self._message | {"usage": usage}}
         self._open: str | None = None
         self._index = -1
 
@@ -430,28 +439,27 @@ class MessagesWriter(Writer):
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         del wall_s
-        message = AssembledMessage()
-        for said in done.said:
-            for one in self._events(said):
-                message.add(one)
-        for one in self._last_events(done):
-            message.add(one)
-        return message.fields
+        content: list[JsonValue] = []
+        for kind, said in groupby(done.said, _block_type):
+            if kind == "tool_use":
+                calls = [call for call in said if isinstance(call, ToolCall)]
+                content += [{"type": kind, "id": call.call_id, "name": call.name, "input": call.arguments or {}} for call in calls]
+            else:
+                content.append({"type": kind, kind: "".join([one.text for one in said if isinstance(one, Text)])})
+        return self._message | {"content": content, **_stop_reason(done), "usage": _anthropic_usage(done)}
 
     def _events(self, said: Said) -> list[JsonObject]:
         if isinstance(said, ToolCall):
             opened = self._open_block({"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}})
             delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
         else:
-            kind = "thinking" if said.thinking else "text"
+            kind = _block_type(said)
             opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
             delta = {"type": f"{kind}_delta", kind: said.text}
         return [*opened, {"type": "content_block_delta", "index": self._index, "delta": delta}]
 
     def _last_events(self, done: Generation) -> list[JsonObject]:
-        reason = "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"
-        usage: JsonObject = {"input_tokens": done.prompt_tokens, "output_tokens": done.output_tokens}
-        delta: JsonObject = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage}
+        delta: JsonObject = {"type": "message_delta", "delta": _stop_reason(done), "usage": _anthropic_usage(done)}
         return [*self._begin(), *self._close_block(), delta, {"type": "message_stop"}]
 
     def _begin(self) -> list[JsonObject]:
@@ -468,66 +476,16 @@ class MessagesWriter(Writer):
         return [] if was_open is None else [{"type": "content_block_stop", "index": self._index}]
 
 
-class AssembledMessage:
-    """A message of Anthropic's, put together from the events of its stream; tolerant of events and blocks that are not known yet."""
-
-    def __init__(self) -> None:
-        self._message: JsonObject = {}
-        self._blocks: list[JsonObject] = []
-        self._input = ""
-
-    @property
-    def fields(self) -> JsonObject:
-        """The message as far as it has come."""
-        return {**self._message, "content": [*self._blocks]}
-
-    def add(self, event: JsonObject) -> None:
-        """Take in the next event."""
-        match event.get("type"):
-            case "message_start":
-                self._message = _object(event.get("message"))
-            case "content_block_start":
-                self._blocks.append(_object(event.get("content_block")))
-                self._input = ""
-            case "content_block_delta" if self._blocks:
-                self._grow(self._blocks[-1], _object(event.get("delta")))
-            case "content_block_stop" if self._blocks and self._input:
-                self._blocks[-1]["input"] = _input(self._input)
-            case "message_delta":
-                told = {name: one for name, one in _object(event.get("usage")).items() if one is not None}
-                usage = _object(self._message.pop("usage", None)) | told
-                self._message |= _object(event.get("delta")) | {"usage": usage}
-
-    def _grow(self, block: JsonObject, delta: JsonObject) -> None:
-        match delta.get("type"):
-            case "text_delta":
-                block["text"] = f"{block.get('text') or ''}{delta.get('text') or ''}"
-            case "thinking_delta":
-                block["thinking"] = f"{block.get('thinking') or ''}{delta.get('thinking') or ''}"
-            case "signature_delta":
-                block["signature"] = delta.get("signature")
-            case "input_json_delta":
-                self._input += str(delta.get("partial_json") or "")
-            case "citations_delta":
-                citations = block.get("citations")
-                block["citations"] = [*(citations if isinstance(citations, list) else []), delta.get("citation")]
+def _block_type(said: Said) -> str:
+    return "tool_use" if isinstance(said, ToolCall) else "thinking" if said.thinking else "text"
 
 
-def _input(written: str) -> JsonValue:
-    """A tool's input; empty where the answer was cut off in the middle of it."""
-    try:
-        return decode(written.encode(errors="replace"))
-    except GoJsonError:
-        return {}
+def _stop_reason(done: Generation) -> JsonObject:
+    return {"stop_reason": "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"}
 
 
-def _object(value: JsonValue) -> JsonObject:
-    return dict(value) if isinstance(value, dict) else {}
-
-
-def event(fields: JsonObject) -> bytes:
-    """A server-sent event that says its type before its data."""
-    return f"event: {fields['type']}\ndata: ".encode() + encode(fields) + b"\n\n"
+def _anthropic_usage(done: Generation) -> JsonObject:
+    return {"input_tokens": done.prompt_tokens, "output_tokens": done.output_tokens}
 
 
 def _text(said: Sequence[Said], *, thinking: bool = False) -> str:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.writers import RESPONSE_REPEATS, Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text
+from hearth.dialects.writers import (
+    RESPONSE_REPEATS,
+    Generation,
+    MessagesWriter,
+    NativeWriter,
+    OpenAiWriter,
+    ResponsesWriter,
+    Text,
+    response_in_progress,
+)
 from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, Message, fitted
 from hearth.emulator.session import check_capabilities, open_session
@@ -143,7 +152,7 @@ async def responses(call: Call) -> None:
     check_capabilities(installed, ask, task="chat")
     name, created_wall_s = str(call.server.rng.randrange(999_999)), call.server.engine.clock.wall()
     asked = {name: body.get(name) for name in RESPONSE_REPEATS}
-    writer = ResponsesWriter(name, ask.model, asked=asked, created_wall_s=created_wall_s, incomplete={})
+    writer = ResponsesWriter(name, response_in_progress(name, ask.model, asked, created_wall_s))
     async with open_session(call, installed, ask) as session:
         await session.tell(writer, stream=ask.stream)
 

@@ -167,7 +167,7 @@ class AnswerStream:
             BackendGone, CallerGone: as for `stream`.
         """
         work.resumed, work.again_tokens = Way.CONTINUE, rest.tokens
-        await self._resume(work, exchange, limit, rest.feed)
+        await self._resume(work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall()))
         self._continue(work, rest.finish(work.spent, self._clock.wall()))
         self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
 

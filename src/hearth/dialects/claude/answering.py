@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.dialects.claude.stream import ClaudeStream, Event, Meter
+from hearth.dialects.claude.stream import AssembledMessage, ClaudeStream, Event, Meter
+from hearth.dialects.frames import event as event_frame
 from hearth.dialects.gojson import encode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.writers import AssembledMessage, NativeWriter, OpenAiWriter, ResponsesWriter, Writer
-from hearth.dialects.writers import event as event_frame
+from hearth.dialects.writers import NativeWriter, OpenAiWriter, ResponsesWriter, Writer, response_in_progress
 from hearth.errors import BackendGone, BackendProtocolError
 from hearth.types import Dialect
 
@@ -98,7 +98,8 @@ class Answer:
             return None
         created_wall_s = self._created_wall_s
         if path is Endpoint.OPENAI_RESPONSES:
-            return ResponsesWriter(name, self._model, asked=self._request.asked, created_wall_s=created_wall_s, incomplete=_INCOMPLETE)
+            response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
+            return ResponsesWriter(name, response, incomplete=_INCOMPLETE)
         return OpenAiWriter(
             name,
             self._model,

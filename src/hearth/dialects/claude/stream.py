@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from hearth.dialects.gojson import GoJsonError, decode
+from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode
 from hearth.dialects.writers import Generation, Said, Text, ToolCall
 from hearth.types import MAX_TOKENS, BilledTokens
 
@@ -174,6 +174,47 @@ class ClaudeStream:
             said.append(_tool_call(*self._call, "".join(self._written)))
         self._unfenced = self._call = None
         return said
+
+
+class AssembledMessage:
+    """A message of Anthropic's, put together from the events of its stream; tolerant of events and blocks that are not known yet."""
+
+    def __init__(self) -> None:
+        self._blocks: list[JsonValue] = []
+        self._block: JsonObject = {}
+        self._input = ""
+        self.fields: JsonObject = {"content": self._blocks}
+        """The message as far as it has come."""
+
+    def add(self, event: JsonObject) -> None:
+        """Take in the next event."""
+        delta = _json_object(event.get("delta"))
+        match event.get("type"):
+            case "message_start":
+                self.fields = {**_json_object(event.get("message")), "content": self._blocks}
+            case "content_block_start":
+                self._block, self._input = dict(_json_object(event.get("content_block"))), ""
+                self._blocks.append(self._block)
+            case "content_block_delta":
+                self._block |= {name: f"{self._block.get(name) or ''}{delta[name]}" for name in ("text", "thinking") if delta.get(name)}
+                self._block |= {"signature": delta["signature"]} if "signature" in delta else {}
+                if "citation" in delta:
+                    citations = self._block.get("citations")
+                    self._block["citations"] = [*(citations if isinstance(citations, list) else []), delta["citation"]]
+                self._input += str(delta.get("partial_json") or "")
+            case "content_block_stop" if self._input:
+                try:
+                    self._block["input"] = decode(self._input.encode(errors="replace"))
+                except GoJsonError:  # cut off in the middle
+                    self._block["input"] = {}
+            case "message_delta":
+                reported = {name: one for name, one in _json_object(event.get("usage")).items() if one is not None}
+                usage = _json_object(self.fields.pop("usage", None)) | reported
+                self.fields |= delta | {"usage": usage}
+
+
+def _json_object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
 
 
 def _tool_call(call_id: str, name: str, written: str) -> ToolCall:
