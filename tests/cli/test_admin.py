@@ -1,49 +1,12 @@
-"""`hearth admin` and `hearth cancel`: keys that are printed once, alerts that are tried, requests that are cancelled."""
+"""`hearth admin` and `hearth cancel`: alerts that are tried, commands that are sent, requests that are cancelled."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-
-import yaml
 
 from tests.support.cases import for_each
 
 ALERT_TEST = "/llm/admin/alert/test"
-
-
-def made(result) -> tuple[str, dict[str, object]]:
-    """The key and the entry of `auth.keys` in what was printed."""
-    assert result.exit_code == 0, result.output
-    (key,) = re.findall(r"hearth_[A-Za-z0-9_-]{43}\b", result.output)
-    document = yaml.safe_load(result.output[result.output.index("auth:") :])
-    (entry,) = document["auth"]["keys"]
-    return key, entry
-
-
-def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, tmp_path):
-    result = hearth("admin", "key", "new", "open-webui")
-    key, entry = made(result)
-    assert entry == {"name": "open-webui", "sha256": hashlib.sha256(key.encode()).hexdigest(), "lane": "external"}
-    assert made(hearth("admin", "key", "new", "open-webui"))[0] != key
-    admins = hearth("admin", "key", "new", "router", "--lane", "internal", "--admin")
-    assert (made(admins)[1]["lane"], made(admins)[1]["admin"]) == ("internal", True)
-    (tmp_path / "made.yaml").write_text(admins.stdout[admins.stdout.index("auth:") :])
-    assert "keys: 1" in hearth("config", "check", str(tmp_path / "made.yaml")).stdout
-
-
-@for_each("name", ["yes", "0x10", "1.5", "null"])
-def test_a_name_that_yaml_would_read_as_something_else_stays_text(hearth, name):
-    assert made(hearth("admin", "key", "new", name))[1]["name"] == name
-
-
-@for_each("args", [("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65), ("--lane=fast",)])
-def test_a_name_that_would_be_trouble_elsewhere_is_a_usage_error(hearth, args):
-    for arg in args:
-        result = hearth("admin", "key", "new", "a", arg) if arg.startswith("--") else hearth("admin", "key", "new", "--", arg)
-        assert result.exit_code == 2
-        assert "hearth_" not in result.output
 
 
 def tried(target: str, answer: str) -> dict[str, object]:
@@ -159,3 +122,36 @@ def test_a_caller_is_one_value_of_an_address_and_a_refusal_ends_with_1(hearth, b
     result = hearth("cancel", "--caller", "a&caller=b", "--url", busy.url)
     assert result.exit_code == 1
     assert "those of others need an admin key" in result.stderr
+
+
+@for_each(
+    ("count", "says"), [(0, "no running request can be interrupted\n"), (1, "1 request interrupted\n"), (3, "3 requests interrupted\n")]
+)
+def test_preempt_says_how_many_running_requests_are_interrupted(hearth, busy, count, says):
+    busy.put("/llm/admin/preempt", {"preempted": count})
+    result = hearth("admin", "preempt", "--url", busy.url)
+    assert (result.exit_code, result.stdout, busy.seen[-1]["method"]) == (0, says, "POST")
+
+
+@for_each(
+    ("answer", "status", "code", "says"),
+    [
+        ({"reloaded": True, "restart_pending": []}, 200, 0, "reloaded\n"),
+        (
+            {"reloaded": True, "restart_pending": ["server.port", "ollama.url"]},
+            200,
+            0,
+            "reloaded; waits for a restart: server.port, ollama.url\n",
+        ),
+        (
+            {"error": "not usable", "problems": ["a.yaml:7: x", "a.yaml:9: y\x07"]},
+            422,
+            1,
+            "Error: not usable\n  a.yaml:7: x\n  a.yaml:9: y\ufffd\n",
+        ),
+    ],
+)
+def test_reload_says_what_waits_for_a_restart_or_every_problem(hearth, busy, answer, status, code, says):
+    busy.put("/llm/admin/reload", answer, status)
+    result = hearth("admin", "reload", "--url", busy.url)
+    assert (result.exit_code, result.output) == (code, says)

@@ -24,6 +24,8 @@ _COMMANDS = {
     "log": ("hearth.cli.looking:log", "List finished requests, the latest first."),
     "config": ("hearth.cli.config:config", "Check, show and compare the configuration."),
     "admin": ("hearth.cli.admin:admin", "Manage API keys, test the alerts, control a running gateway."),
+    "backup": ("hearth.cli.backup:backup", "Copy the store to FILE, also while the gateway runs."),
+    "restore": ("hearth.cli.backup:restore", "Replace the store by FILE, while no gateway runs on it; the former store is kept."),
     "install-service": ("hearth.cli.install_service:install_service", "Have systemd run the gateway."),
     "simulate": ("hearth.cli.simulate:simulate", "Try scheduling policies on a recorded or made-up day."),
     "version": ("hearth.cli.version:version", "Print the version."),

@@ -1,10 +1,8 @@
-"""Commands that change what a running gateway does: `hearth cancel` and `hearth admin`. A new key is printed once and stored nowhere."""
+"""Commands that change what a running gateway does: `hearth cancel` and `hearth admin`."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from urllib.parse import quote
 
 import click
@@ -24,14 +22,12 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.errors import CommandFailed, ExitCode
-from hearth.clock import new_api_key
-from hearth.types import Lane
+from hearth.cli.keys import key
 
 _CANCEL_ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""
 _ALERT_TEST_TIMEOUT_S = 40.0
 """More than the gateway gives its targets."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMANDS = {
     "drain": "Refuse new requests and finish the accepted ones; jobs are accepted and kept.",
     "pause": "Let external requests wait; internal requests go on.",
@@ -161,32 +157,7 @@ def reload(client: GatewayClient, *, as_json: bool) -> None:
     click.echo(json.dumps(answer, indent=2) if as_json else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}")
 
 
-@admin.group
-def key() -> None:
-    """API keys."""
-
-
-def _checked_name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if _NAME.fullmatch(value) is None:
-        raise click.BadParameter("use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit")
-    return value
-
-
-@key.command("new")
-@click.argument("name", callback=_checked_name)
-@click.option(
-    "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Queue it enters."
-)
-@click.option("--admin", "is_admin", is_flag=True, help="May also preempt, cancel others' requests, reload, and manage models.")
-def new_key(name: str, lane: str, *, is_admin: bool) -> None:
-    """Make a key for the caller NAME and print it once, with the lines for the configuration file."""
-    secret = new_api_key()
-    digest = hashlib.sha256(secret.encode()).hexdigest()
-    click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
-    click.echo("Put these lines into config/llm_gateway.yaml; a saved edit is live at once:\n")
-    click.echo(f'auth:\n  keys:\n    - name: {json.dumps(name)}\n      sha256: "{digest}"\n      lane: {lane}')
-    if is_admin:
-        click.echo("      admin: true")
+admin.add_command(key)
 
 
 @admin.command("confirm-clock")

@@ -388,6 +388,22 @@ def job_view(job: Json) -> RenderableType:
     return table
 
 
+_RIGHTS = {"admin": "admin", "allow_cloud": "Claude", "local_only": "local only"}
+_KEYS = (
+    Field("key of", lambda key: text(key, "name"), _FOLDED),
+    Field("lane", lambda key: text(key, "lane"), _FOLDED),
+    Field("rights", lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-", _FOLDED),
+    Field("models", lambda key: ", ".join(texts(key, "models")) or "all", _FOLDED),
+    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}...", _FOLDED),
+)
+
+
+def keys_view(found: Json) -> RenderableType:
+    """The table of `auth.keys`; of each digest no more than what tells two apart."""
+    rows = parts(found, "keys")
+    return Fitting(_table(_KEYS, rows), expendable=()) if rows else Text("no keys: callers on this machine only")
+
+
 _CALLERS_SHOWN = 8
 _OTHER_LINES = 20
 """What stands on the screen besides requests, generously counted."""

@@ -1,0 +1,210 @@
+"""`hearth admin key`: the API keys in the configuration file. Edits keep its comments; a key is printed once and stored nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import yaml
+
+from hearth.cli.config import find_config
+from hearth.cli.errors import CommandFailed, Unusable
+from hearth.clock import new_api_key
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import load_gateway_config, parse_bytes
+from hearth.types import Lane
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; else the one that `serve` would use.")
+
+
+@click.group
+def key() -> None:
+    """API keys in the configuration file."""
+
+
+def _checked_name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if _NAME.fullmatch(value) is None:
+        raise click.BadParameter("use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit")
+    return value
+
+
+def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names in the file, for the shell."""
+    with suppress(Exception):  # a shell that completes shows no error
+        return [each.name for each in _loaded(context.params.get("file")).settings.auth.keys if each.name.startswith(incomplete)]
+    return []
+
+
+def _loaded(file: Path | None) -> GatewayConfig:
+    return load_gateway_config(find_config(file, environ=os.environ, directory=Path.cwd())[0])
+
+
+@key.command("list")
+@_CONFIG
+def list_keys(file: Path | None) -> None:
+    """List the keys: names, rights, and the first characters of their digests."""
+    from hearth.cli.views import console_for, keys_view  # noqa: PLC0415 (rich is not paid for by the other commands)
+
+    rows = [each.model_dump(mode="json") for each in _loaded(file).settings.auth.keys]
+    console_for(sys.stdout, environ=os.environ).print(keys_view({"keys": rows}))
+
+
+@key.command("new")
+@click.argument("name", callback=_checked_name)
+@click.option(
+    "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Queue it enters."
+)
+@click.option("--admin", "is_admin", is_flag=True, help="May also preempt, cancel others' requests, reload, and manage models.")
+@click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
+@_CONFIG
+def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
+    """Make a key for the caller NAME and print it once, with the lines for the configuration file."""
+    secret = new_api_key()
+    entry = [f"name: {json.dumps(name)}", f'sha256: "{hashlib.sha256(secret.encode()).hexdigest()}"', f"lane: {lane}"]
+    entry += ["admin: true"] if is_admin else []
+    edited = _edit(file, added=name, entry=entry) if writes else None
+    click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
+    if edited is not None:
+        click.echo(f"Its digest is in {edited}; a running gateway accepts it within a second.")
+        return
+    click.echo("Put these lines into config/llm_gateway.yaml; a saved edit is live at once:\n")
+    click.echo("\n".join(("auth:", "  keys:", *_item(entry, "    "))))
+
+
+@key.command
+@click.argument("name", shell_complete=_names)
+@_CONFIG
+def revoke(name: str, file: Path | None) -> None:
+    """Remove the key of the caller NAME from the configuration file."""
+    edited = _edit(file, removed=name)
+    click.echo(f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second.")
+    if not _loaded(edited).settings.auth.keys:
+        click.echo("No key is left: every program on this machine may now use the gateway, and nobody else.")
+
+
+def _edit(file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = "") -> Path:
+    """Add an entry to the file, or remove one, atomically; the file that was changed. Nothing is written that is not usable afterwards.
+
+    Raises:
+        Unusable: there is no file, the key is there already or is not there, or the keys are not written one per line.
+        ConfigError: the file has problems before or after the edit. CommandFailed: it cannot be written.
+    """
+    path, _ = find_config(file, environ=os.environ, directory=Path.cwd())
+    if path is None:
+        raise Unusable("there is no configuration file: make one with `hearth config example > config/llm_gateway.yaml`")
+    before = {each.name for each in load_gateway_config(path).settings.auth.keys}
+    if added in before or (removed and removed not in before):
+        raise Unusable(f"{path} has {'already a' if added else 'no'} key of that name: {', '.join(sorted(before)) or 'it has no keys'}")
+    with path.open(encoding="utf-8", newline="") as stream:
+        text = stream.read()
+    edited = with_key(text, entry) if entry else without_key(text, removed)
+    after = {each.name for each in parse_bytes(edited.encode(), path).settings.auth.keys}
+    if after != before ^ {added or removed}:
+        raise _not_by_line()
+    _write(path.resolve(), edited)
+    return path
+
+
+def _not_by_line() -> Unusable:
+    return Unusable("nothing was changed: auth.keys is not written with one `- name: ...` per key; edit the file by hand")
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".new")
+    try:
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8", newline=""
+        ) as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        shutil.copymode(path, draft)
+        with suppress(PermissionError):
+            shutil.chown(draft, path.stat().st_uid, path.stat().st_gid)
+        draft.replace(path)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def with_key(text: str, entry: list[str]) -> str:
+    """The text of a configuration file with one key more. Raises Unusable."""
+    root = _root(text)
+    auth_key, auth = _pair(root, "auth")
+    keys_key, keys = _pair(auth, "keys")
+    if auth_key is None:
+        if root is not None and root.flow_style:
+            if root.value:
+                raise _not_by_line()
+            text = text[: root.start_mark.index] + text[root.end_mark.index :].lstrip("\n")
+        return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
+    if isinstance(keys, yaml.SequenceNode) and keys.value:
+        if keys.flow_style:
+            raise _not_by_line()
+        return _inserted(text, _last_line(keys), _item(entry, " " * keys.start_mark.column))
+    if keys_key is not None and keys is not None:  # `keys:` or `keys: []`
+        text = text[: keys.start_mark.index] + text[keys.end_mark.index :]
+        return _inserted(text, keys_key.start_mark.line, _item(entry, " " * (keys_key.start_mark.column + 2)))
+    if isinstance(auth, yaml.MappingNode) and auth.value:
+        if auth.flow_style:
+            raise _not_by_line()
+        indent = " " * auth.start_mark.column
+        return _inserted(text, _last_line(auth), [f"{indent}keys:", *_item(entry, indent + "  ")])
+    if auth is not None:  # `auth:` or `auth: {}`
+        text = text[: auth.start_mark.index] + text[auth.end_mark.index :]
+    return _inserted(text, auth_key.start_mark.line, ["  keys:", *_item(entry, "    ")])
+
+
+def without_key(text: str, name: str) -> str:
+    """The text of a configuration file without the key of that name; comments stay. Raises Unusable."""
+    keys_key, keys = _pair(_pair(_root(text), "auth")[1], "keys")
+    items = keys.value if isinstance(keys, yaml.SequenceNode) and not keys.flow_style else []
+    for item in items:
+        if getattr(_pair(item, "name")[1], "value", None) == name:
+            lines = text.splitlines(keepends=True)
+            del lines[item.start_mark.line : _last_line(item) + 1]
+            if len(items) == 1 and keys_key is not None:
+                place = keys_key.start_mark.line
+                lines[place] = lines[place].replace(":", ": []", 1)
+            return "".join(lines)
+    raise _not_by_line()
+
+
+def _root(text: str) -> yaml.MappingNode | None:
+    """Of a text that the strict reader has accepted: neither deep nor with aliases."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return root if isinstance(root, yaml.MappingNode) else None
+
+
+def _pair(node: yaml.Node | None, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """The key and the value of that name in a mapping."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next(((each, value) for each, value in pairs if each.value == name), (None, None))
+
+
+def _last_line(node: yaml.Node) -> int:
+    """The last line, from 0, that holds something of the node; the end mark of a block is where the next token begins."""
+    if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
+        return int(node.end_mark.line)
+    last = node.value[-1]
+    return _last_line(last[1] if isinstance(last, tuple) else last)
+
+
+def _item(entry: list[str], indent: str) -> list[str]:
+    first, *rest = entry
+    return [f"{indent}- {first}", *(f"{indent}  {line}" for line in rest)]
+
+
+def _inserted(text: str, line: int, new: list[str]) -> str:
+    """The text with new lines after the line of that number, counted from 0."""
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines[line].endswith("\r\n") else "\n"
+    lines[line] = lines[line].rstrip("\r\n") + end
+    return "".join((*lines[: line + 1], *(each + end for each in new), *lines[line + 1 :]))

@@ -1,0 +1,147 @@
+"""`hearth admin key`: keys that are printed once, and the configuration file that they are written into."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+
+import yaml
+
+from hearth.cli.keys import with_key, without_key
+from hearth.config.loading import parse_config
+from tests.support.cases import for_each
+
+ENTRY = ["name: new", f'sha256: "{"a" * 64}"', "lane: external"]
+B = "b" * 64
+
+
+def made(result) -> tuple[str, dict[str, object]]:
+    """The key and the entry of `auth.keys` in what was printed."""
+    assert result.exit_code == 0, result.output
+    (key,) = re.findall(r"hearth_[A-Za-z0-9_-]{43}\b", result.output)
+    document = yaml.safe_load(result.output[result.output.index("auth:") :])
+    (entry,) = document["auth"]["keys"]
+    return key, entry
+
+
+def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, tmp_path):
+    result = hearth("admin", "key", "new", "open-webui")
+    key, entry = made(result)
+    assert entry == {"name": "open-webui", "sha256": hashlib.sha256(key.encode()).hexdigest(), "lane": "external"}
+    assert made(hearth("admin", "key", "new", "open-webui"))[0] != key
+    admins = hearth("admin", "key", "new", "router", "--lane", "internal", "--admin")
+    assert (made(admins)[1]["lane"], made(admins)[1]["admin"]) == ("internal", True)
+    (tmp_path / "made.yaml").write_text(admins.stdout[admins.stdout.index("auth:") :])
+    assert "keys: 1" in hearth("config", "check", str(tmp_path / "made.yaml")).stdout
+
+
+@for_each("name", ["yes", "0x10", "1.5", "null"])
+def test_a_name_that_yaml_would_read_as_something_else_stays_text(hearth, name):
+    assert made(hearth("admin", "key", "new", name))[1]["name"] == name
+
+
+@for_each("args", [("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65), ("--lane=fast",)])
+def test_a_name_that_would_be_trouble_elsewhere_is_a_usage_error(hearth, args):
+    for arg in args:
+        result = hearth("admin", "key", "new", "a", arg) if arg.startswith("--") else hearth("admin", "key", "new", "--", arg)
+        assert result.exit_code == 2
+        assert "hearth_" not in result.output
+
+
+def names(text: str) -> list[str]:
+    return [each.name for each in parse_config(text, source="f").settings.auth.keys]
+
+
+TEXTS = [
+    "# empty\n{}\n",
+    "queue: {max_external_depth: 5}  # few\n",
+    "auth:\n  # none yet\nqueue: {}\n",
+    "auth: {}  # none yet\nqueue: {}\n",
+    "auth:\n  keys: []  # none yet\n# the end\n",
+    "auth:\n  keys:  # none yet\nqueue: {}\n",
+    f"auth:\n  keys:\n  # the first\n  - name: old\n    sha256: {B}  # made in May\n\n# the queue\nqueue: {{}}\n",
+    f"auth:\n    keys:\n      - name: old\n        sha256: {B}\n        models: [a,\n          b]\n      # the last",
+    f"auth:\n  keys:\n  - {{name: old, sha256: {B}}}\n  - name: other\n    sha256: {'c' * 64}\n    models:\n    - a\n",
+    f"auth:\r\n  keys:\r\n  - name: old # x\r\n    sha256: {B}",
+    "{}\n",
+]
+
+
+@for_each("text", TEXTS)
+def test_a_key_is_added_and_removed_again_and_every_comment_stays(text):
+    before = re.findall(r"name: (\w+)", text)
+    added = with_key(text, ENTRY)
+    assert names(added) == [*before, "new"]
+    assert set(text.splitlines()) - set(added.splitlines()) <= {"{}", "auth: {}  # none yet", "  keys: []  # none yet"}
+    assert re.findall("# .*", added) == re.findall("# .*", text)
+    removed = without_key(added, "new")
+    assert names(removed) == before
+    assert re.findall("# .*", removed) == re.findall("# .*", text)
+    for name in before:
+        removed = without_key(removed, name)
+    assert names(removed) == []
+
+
+def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path):
+    file = tmp_path / "config" / "llm_gateway.yaml"
+    file.parent.mkdir()
+    file.write_text("# mine\nqueue:\n  max_external_depth: 5\n")
+    file.chmod(0o640)
+    result = hearth("admin", "key", "new", "anna", "--admin", "--write")
+    (secret,) = re.findall(r"hearth_[A-Za-z0-9_-]{43}\b", result.output)
+    assert result.exit_code == 0
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    assert digest in file.read_text()
+    assert (file.read_text().startswith("# mine\n"), stat.S_IMODE(file.stat().st_mode)) == (True, 0o640)
+    hearth("admin", "key", "new", "tv", "--lane", "internal", "--write")
+    listed = hearth("admin", "key", "list").stdout
+    assert [" ".join(line.split()[:4]) for line in listed.splitlines()] == [
+        "key of lane rights",
+        "anna external admin all",
+        "tv internal - all",
+    ]
+    assert (digest in listed, digest[:8] in listed, secret in listed) == (False, True, False)
+    again = hearth("admin", "key", "new", "tv", "--write")
+    assert (again.exit_code, "hearth_" in again.output) == (2, False)
+    assert hearth("admin", "key", "revoke", "tv").exit_code == 0
+    assert hearth("admin", "key", "revoke", "tv").exit_code == 2
+    assert "No key is left" in hearth("admin", "key", "revoke", "anna").stdout
+    assert hearth("admin", "key", "list").stdout == "no keys: callers on this machine only\n"
+    assert [each.name for each in file.parent.iterdir()] == ["llm_gateway.yaml"]
+
+
+@for_each(
+    ("text", "args", "says"),
+    [
+        (None, ("new", "a", "--write"), "no configuration file"),
+        (f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n", ("new", "a", "--write"), "edit the file by hand"),
+        (f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n", ("revoke", "old"), "edit the file by hand"),
+        ("{queue: {}}\n", ("new", "a", "--write"), "edit the file by hand"),
+        ("queue: 7\n", ("new", "a", "--write"), "1 problem in the configuration"),
+        (
+            f"server: {{host: 0.0.0.0}}\nauth:\n  keys:\n    - name: old\n      sha256: {B}\n",
+            ("revoke", "old"),
+            "without auth.keys anybody",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_edited_safely_stays_as_it_is(hearth, tmp_path, text, args, says):
+    file = tmp_path / "config" / "llm_gateway.yaml"
+    file.parent.mkdir(exist_ok=True)
+    if text is not None:
+        file.write_text(text)
+    result = hearth("admin", "key", *args)
+    assert (result.exit_code, text is None or file.read_text() == text) == (2, True)
+    assert says in result.stderr
+    assert "hearth_" not in result.output
+
+
+def test_a_file_that_cannot_be_written_is_a_failure_and_no_key_is_shown(hearth, tmp_path):
+    file = tmp_path / "config" / "llm_gateway.yaml"
+    file.parent.mkdir()
+    file.write_text("queue: {}\n")
+    (file.parent / "llm_gateway.yaml.new").mkdir()
+    result = hearth("admin", "key", "new", "a", "--write")
+    assert (result.exit_code, "hearth_" in result.output) == (1, False)
+    assert "cannot be written" in result.stderr
