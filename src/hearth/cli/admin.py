@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from hearth.cli import LazyCommand, RootGroup
 from hearth.cli.client import (
     AS_ANSWERED,
     GatewayClient,
@@ -22,7 +23,6 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.errors import CommandFailed, ExitCode
-from hearth.cli.keys import key
 
 _CANCEL_ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""
@@ -103,7 +103,7 @@ def _all_cancelled(caller: str, answer: Json) -> str:
     return f"{printable(caller)}: {f'{listed} cancelled' if listed else 'nothing to cancel'}"
 
 
-@click.group
+@click.group(cls=RootGroup)
 def admin() -> None:
     """Manage API keys, test the alerts, control a running gateway."""
 
@@ -157,7 +157,7 @@ def reload(client: GatewayClient, *, as_json: bool) -> None:
     click.echo(json.dumps(answer, indent=2) if as_json else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}")
 
 
-admin.add_command(key)
+admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help="API keys in the configuration file."))
 
 
 @admin.command("confirm-clock")
