@@ -27,7 +27,6 @@ from hearth.errors import ConfigError
 from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
 from hearth.gateway import Gateway
 from hearth.observability.logs import LogSink, configure_logging
-from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import TimerFired
 
@@ -262,7 +261,6 @@ async def serve(
     raise_descriptor_limit()
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level)
-    log = EventFanout((LogSink(clock, output),))
     signals = Signals()
     try:
         async with running_gateway(
@@ -272,7 +270,7 @@ async def serve(
             clock=clock,
             backend_mode=backend_mode,
             ollama_url=ollama_url,
-            sinks=(log, *sinks),
+            sinks=(LogSink(clock, output), *sinks),
             store=True,
             watch=True,
             stop=signals.stop_requested,
