@@ -10,30 +10,19 @@ from typing import Any, cast
 
 import pytest
 
+from hearth import events as ev
 from hearth.alerts.alerter import CHECK_EVERY_S, GatewayAlerter
 from hearth.alerts.rules import Alert
 from hearth.bootstrap.assembly import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
-from hearth.events import (
-    AlertFailed,
-    AlertSent,
-    BackendCameUp,
-    BackendWentDown,
-    Event,
-    InternalFault,
-    ItemDispatched,
-    ItemEnded,
-    ItemInterrupted,
-    ItemQueued,
-    ItemResent,
-    RequestRejected,
-    SwapCompleted,
-)
+from hearth.events import AlertFailed, AlertSent, BackendCameUp, BackendWentDown, Event, InternalFault, ItemQueued, SwapCompleted
 from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.observability.sinks import EventFanout
-from hearth.types import Lane, RequestId
+from hearth.types import Lane
+from tests.observability.samples import rejected as refusal
 from tests.observability.samples import sample
+from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -44,6 +33,7 @@ DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"
 WEBHOOK = f"https://hooks.example/{SECRET}"
 NTFY = f"https://ntfy.example/{SECRET}"
 ONE = AlertSettings(discord_webhook_url=DISCORD)
+MUTED = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
 ALL = AlertSettings(discord_webhook_url=DISCORD, webhook_url=WEBHOOK, ntfy_url=NTFY)
 GATHERED_S = 3.0
 """After this, what was said at once has arrived."""
@@ -93,17 +83,15 @@ async def desk(settings: AlertSettings = ONE, *, default: Reply = OK) -> AsyncIt
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def rejected(reason: str, caller: str = "webui") -> RequestRejected:
-    return RequestRejected(at=0.0, request_id=RequestId("r"), caller=caller, path="/api/chat", status=429, reason=reason)
+def rejected(reason: str, caller: str = "webui") -> Event:
+    return replace(refusal(caller=caller), reason=reason)
 
 
-def item(kind: type[Event], sequence: int) -> Event:
-    made: Event = replace(cast("Any", sample(kind)), sequence=sequence, caller="webui")
-    return made
+def item(kind: type[Event], sequence: int, **more: Any) -> Event:
+    return sample(kind, sequence=sequence, caller="webui", **more)
 
 
-def swap(from_models: tuple[str, ...] = ("a",)) -> SwapCompleted:
-    return SwapCompleted(at=0.0, from_models=from_models, to_model="b", swap_s=1.0, vram_mib=1.0, offloaded=False)
+SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)
 
 
 @in_virtual_time
@@ -137,14 +125,14 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
         assert await it.said() == ["Hearth: Long queue: 11 external requests wait; more than 10 is the limit set."]
         assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
         for number in range(5):
-            it.emit(item(ItemDispatched, number))
-        it.emit(item(ItemInterrupted, 0))
-        it.emit(item(ItemResent, 1))
-        it.emit(replace(cast("Any", item(ItemQueued, 11)), lane=Lane.INTERNAL))
-        for ended in (0, 1, 11, 11):
-            it.emit(item(ItemEnded, ended))
+            it.emit(item(ev.ItemDispatched, number))
+        it.emit(item(ev.ItemInterrupted, 0))
+        it.emit(item(ev.ItemResent, 1))
+        it.emit(item(ItemQueued, 11, lane=Lane.INTERNAL))
+        for number in (0, 1, 11, 11):
+            it.emit(item(ev.ItemEnded, number))
         assert await it.said() == []
-        it.emit(item(ItemEnded, 10))
+        it.emit(item(ev.ItemEnded, 10))
         assert await it.said() == ["Hearth: Over: Long queue: 5 external requests wait."]
         assert it.alerter.status()["active"] == []
 
@@ -158,7 +146,7 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
             tracker.record_swap_started("a", "b", it.now)
             await asyncio.sleep(length_s)
             tracker.record_swap_completed(it.now)
-            it.emit(swap())
+            it.emit(SWAP)
         third_at = it.now
         texts = await it.said()
         assert texts == [
@@ -172,7 +160,7 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
         tracker.record_swap_started("a", "b", it.now)
         await asyncio.sleep(BUSY_ENOUGH_S)
         tracker.record_swap_completed(it.now)
-        it.emit(swap())
+        it.emit(SWAP)
         (text,) = await it.said()
         assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of ")
 
@@ -225,7 +213,7 @@ async def test_every_target_gets_the_message_and_one_that_stalls_holds_up_no_oth
         assert sorted(each.target for each in it.events.of(AlertSent)) == ["discord", "ntfy", "ntfy", "webhook", "webhook"]
 
 
-@pytest.mark.parametrize("deaf", [AlertSettings(), ONE.replace(mute=(AlertType.BACKEND_DOWN,))], ids=["no target", "muted"])
+@for_each("deaf", [AlertSettings(), MUTED])
 @in_virtual_time
 async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
     async with desk(deaf) as it:
@@ -239,17 +227,16 @@ async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
         assert await it.said() == []
 
 
+@for_each(("at_first", "then", "texts"), [(MUTED, ONE, 0), (ONE, MUTED, 1)])
 @in_virtual_time
-async def test_what_is_muted_is_known_and_its_end_is_not_told_whether_muted_before_or_meanwhile():
-    muted = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
-    for at_first, then, texts in ((muted, ONE, 0), (ONE, muted, 1)):
-        async with desk(at_first) as it:
-            it.emit(BackendWentDown(at=0.0, reason="x"))
-            assert len(await it.said()) == texts
-            assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
-            it.alerter.update(then)
-            it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
-            assert await it.said() == []
+async def test_what_is_muted_is_known_and_its_end_is_not_told_whether_muted_before_or_meanwhile(at_first, then, texts):
+    async with desk(at_first) as it:
+        it.emit(BackendWentDown(at=0.0, reason="x"))
+        assert len(await it.said()) == texts
+        assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
+        it.alerter.update(then)
+        it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
+        assert await it.said() == []
 
 
 @in_virtual_time

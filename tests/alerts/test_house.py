@@ -11,11 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.alerts.delivery import CAPACITY
-from hearth.alerts.rules import Alert
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AlertSettings, AlertType
-from hearth.events import AlertFailed, AlertSent, Event
+from hearth.config.settings import AlertSettings
+from hearth.events import AlertSent, Event
 from hearth.observability.log_lines import line_of, to_json, to_text
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, Home, house_settings, open_home
 from tests.support.fake_webhooks import Reply, Webhooks, serving
@@ -81,26 +79,6 @@ async def test_a_caller_beyond_its_limit_is_told_everywhere_and_no_address_shows
     assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (3, 0, ["127.0.0.1"] * 3)
     assert SECRET not in shown
     assert SECRET not in repr(home.gateway.config)
-
-
-async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alerts(webhooks):
-    received, alerts = webhooks
-    received.default = Reply(stall=True)
-    quiet = alerts.replace(queue_depth_warning=1000, loop_lag_warning_s=60)
-    async with open_home(house_settings().replace(alerts=quiet)) as home:
-        alerter = home.gateway.alerter
-        assert alerter is not None
-        for number in range(10_000):
-            alerter.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=f"c{number}", at=home.gateway.clock.monotonic(), text="x"))
-        await until(home, received, lambda: received.in_flight == 3)
-        async with home.native() as native:
-            async with asyncio.timeout(WITHIN_S):
-                answers = await asyncio.gather(*(native.chat(model=LLAMA, messages=HELLO, options={"num_predict": 2}) for _ in range(20)))
-        assert all(answer.done for answer in answers)
-        status: Any = alerter.status()
-        assert all(each["waiting"] <= 2 * CAPACITY for each in status["targets"])
-        assert status["dropped"] + sum(each["waiting"] for each in status["targets"]) == 30_000
-    assert {each.reason for each in home.events.of(AlertFailed)} == {"stopping"}
 
 
 async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):

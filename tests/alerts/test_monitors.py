@@ -18,24 +18,21 @@ from tests.worker.house import Recorder
 
 
 @for_each(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])
-def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
-    @in_virtual_time
-    async def scenario() -> None:
-        events = Recorder()
-        settings = AlertSettings(loop_lag_warning_s=limit_s)
-        lag = watch_loop_lag(clock=LoopClock(), events=events, settings=lambda: settings, note=lambda _: None)
-        monitor = asyncio.ensure_future(lag)
-        await asyncio.sleep(10.05)
-        hold_up(held_s)
-        await asyncio.sleep(10)
-        seen = events.of(LoopLagged)
-        assert len(seen) == lags
-        assert all(held_s - BEAT_S <= each.lag_s <= held_s for each in seen)
-        monitor.cancel()
-        with suppress(asyncio.CancelledError):
-            await monitor
-
-    scenario()
+@in_virtual_time
+async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
+    events = Recorder()
+    settings = AlertSettings(loop_lag_warning_s=limit_s)
+    lag = watch_loop_lag(clock=LoopClock(), events=events, settings=lambda: settings, note=lambda _: None)
+    monitor = asyncio.ensure_future(lag)
+    await asyncio.sleep(10.05)
+    hold_up(held_s)
+    await asyncio.sleep(10)
+    seen = events.of(LoopLagged)
+    assert len(seen) == lags
+    assert all(held_s - BEAT_S <= each.lag_s <= held_s for each in seen)
+    monitor.cancel()
+    with suppress(asyncio.CancelledError):
+        await monitor
 
 
 FILLING = (
@@ -45,28 +42,25 @@ FILLING = (
 
 
 @for_each(("limit_mib", "free", "told"), [(500, *FILLING), (0, [0.0] * 9, [])])
-def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_again(limit_mib, free, told):
-    @in_virtual_time
-    async def scenario() -> None:
-        events, left = Recorder(), iter(free)
+@in_virtual_time
+async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_again(limit_mib, free, told):
+    events, left = Recorder(), iter(free)
 
-        def measure(_: Path) -> float:
-            found: float | None = next(left)
-            if found is None:
-                raise OSError(errno.EIO, "gone")
-            return found
+    def measure(_: Path) -> float:
+        found: float | None = next(left)
+        if found is None:
+            raise OSError(errno.EIO, "gone")
+        return found
 
-        settings = AlertSettings(disk_free_warning_mib=limit_mib)
-        watch = watch_disk(Path("/"), clock=LoopClock(), events=events, settings=lambda: settings, measure=measure)
-        task = asyncio.ensure_future(watch)
-        await asyncio.sleep(8 * CHECK_EVERY_S + 1)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        assert list(left) == [], "a look at once, and one a minute"
-        assert [(type(each), getattr(each, "free_mib", None)) for each in events.all] == told
-
-    scenario()
+    settings = AlertSettings(disk_free_warning_mib=limit_mib)
+    watch = watch_disk(Path("/"), clock=LoopClock(), events=events, settings=lambda: settings, measure=measure)
+    task = asyncio.ensure_future(watch)
+    await asyncio.sleep(8 * CHECK_EVERY_S + 1)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert list(left) == [], "a look at once, and one a minute"
+    assert [(type(each), getattr(each, "free_mib", None)) for each in events.all] == told
 
 
 def test_the_file_system_is_asked(tmp_path):
