@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -41,16 +41,8 @@ CHANGES = [
     ("Asia/Kolkata", "2026-03-29T01:00:00+00:00", 330, 330),
 ]
 WINDOWS = [
-    "06:00-22:00",
-    "22:00-06:00",
-    "02:10-02:20",
-    "02:30-06:00",
-    "00:00-02:30",
-    "01:45-23:00",
-    "22:00-24:00",
-    "23:59-00:00",
-    "06:00-06:00",
-    "00:00-24:00",
+    *("06:00-22:00", "22:00-06:00", "02:10-02:20", "02:30-06:00", "00:00-02:30", "01:45-23:00"),
+    *("22:00-24:00", "23:59-00:00", "06:00-06:00", "00:00-24:00"),
 ]
 
 
@@ -75,22 +67,13 @@ def oracle(change: int, before: int, after: int, window: Window) -> Callable[[in
 
 @for_each("text", WINDOWS)
 @for_each(("zone_name", "change_text", "before", "after"), CHANGES)
-def test_every_minute_around_a_clock_change_is_classified_by_the_wall_clock(
+def test_every_minute_around_a_clock_change_and_the_next_change_after_it_follow_the_wall_clock(
     zone_name: str, change_text: str, before: int, after: int, text: str
 ) -> None:
     window, change, zone = parse_window(text), instant(change_text), zone_of(zone_name)
     expected = oracle(change, before, after, window)
     wrong = [at for at in range(change - 36 * 3600, change + 36 * 3600, 60) if is_active(window, zone, at) is not expected(at)]
     assert wrong == []
-
-
-@for_each("text", WINDOWS)
-@for_each(("zone_name", "change_text", "before", "after"), CHANGES)
-def test_the_next_change_is_the_first_minute_with_another_answer(
-    zone_name: str, change_text: str, before: int, after: int, text: str
-) -> None:
-    window, change, zone = parse_window(text), instant(change_text), zone_of(zone_name)
-    expected = oracle(change, before, after, window)
     if is_whole_day(window):
         assert next_change(window, zone, change) is None
         return
@@ -99,48 +82,36 @@ def test_the_next_change_is_the_first_minute_with_another_answer(
         assert next_change(window, zone, start) == brute
 
 
-def test_the_second_before_a_boundary_belongs_to_the_old_mode_and_the_boundary_to_the_new() -> None:
+def test_a_boundary_belongs_to_the_new_mode_and_the_next_change_is_strictly_later() -> None:
     window, zone = parse_window("06:00-22:00"), zone_of("Europe/Berlin")
     begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
     assert [is_active(window, zone, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [False, True, True, False]
+    assert [next_change(window, zone, at) for at in (begin, begin - 0.25)] == [end, begin]
 
 
-def test_the_next_change_is_strictly_later_even_at_a_boundary_and_between_seconds() -> None:
-    window, zone = parse_window("06:00-22:00"), zone_of("Europe/Berlin")
-    begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
-    assert next_change(window, zone, begin) == end
-    assert next_change(window, zone, begin - 0.25) == begin
+SKIPPED, REPEATED = "2026-03-29T00:00:00+01:00", "2026-10-25T00:00:00+02:00"
 
 
-def test_hours_that_begin_inside_the_skipped_hour_begin_at_the_jump() -> None:
-    window, zone = parse_window("02:30-06:00"), zone_of("Europe/Berlin")
-    assert next_change(window, zone, instant("2026-03-29T00:00:00+01:00")) == instant("2026-03-29T03:00:00+02:00")
-
-
-def test_hours_that_lie_wholly_inside_the_skipped_hour_do_not_come_that_night() -> None:
-    window, zone = parse_window("02:10-02:50"), zone_of("Europe/Berlin")
-    assert next_change(window, zone, instant("2026-03-29T00:00:00+01:00")) == instant("2026-03-30T02:10:00+02:00")
-
-
-def test_a_boundary_inside_the_repeated_hour_is_crossed_twice() -> None:
-    window, zone = parse_window("02:30-06:00"), zone_of("Europe/Berlin")
-    crossings, at = [], float(instant("2026-10-25T00:00:00+02:00"))
-    for _ in range(4):
-        following = next_change(window, zone, at)
-        assert following is not None
-        crossings.append(datetime.fromtimestamp(following, UTC).strftime("%H:%M"))
-        at = following
-    assert crossings == ["00:30", "01:00", "01:30", "05:00"]
-
-
-@for_each(("text", "whole"), [("00:00-24:00", True), ("00:00-00:00", True), ("06:00-06:00", True), ("22:00-24:00", False)])
-def test_a_window_whose_end_is_its_start_is_the_whole_day(text: str, whole: bool) -> None:
-    assert is_whole_day(parse_window(text)) is whole
+@for_each(
+    ("text", "start", "crossings"),
+    [
+        ("02:30-06:00", SKIPPED, ["2026-03-29T03:00:00+02:00"]),  # begins at the jump
+        ("02:10-02:50", SKIPPED, ["2026-03-30T02:10:00+02:00"]),  # lies wholly inside it and does not come that night
+        ("02:30-06:00", REPEATED, [f"2026-10-25T0{time}:00+00:00" for time in ("0:30", "1:00", "1:30", "5:00")]),  # crossed twice
+    ],
+)
+def test_a_boundary_inside_a_skipped_or_repeated_hour(text: str, start: str, crossings: list[str]) -> None:
+    at: float | None = instant(start)
+    for crossing in crossings:
+        assert at is not None
+        at = next_change(parse_window(text), zone_of("Europe/Berlin"), at)
+        assert at == instant(crossing)
 
 
 @for_each("text", WINDOWS)
-def test_a_window_is_written_as_it_was_read(text: str) -> None:
+def test_a_window_is_written_as_it_was_read_and_one_whose_end_is_its_start_is_the_whole_day(text: str) -> None:
     assert window_text(parse_window(text)) == text
+    assert is_whole_day(parse_window(text)) is (text in {"00:00-24:00", "06:00-06:00"})
 
 
 @for_each("text", ["", "6-22", "6:00-22:00", "06:00", "24:00-06:00", "06:60-07:00", "06:00-24:01", "٠٦:00-22:00", "06:00-22:00\n"])
@@ -168,7 +139,7 @@ def machine_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
     time.tzset()
 
 
-@pytest.mark.parametrize(("zone_name", "change_text", "before", "after"), CHANGES)
+@for_each(("zone_name", "change_text", "before", "after"), CHANGES)
 def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(
     machine_in: Callable[[str], None], zone_name: str, change_text: str, before: int, after: int
 ) -> None:
@@ -188,27 +159,18 @@ def test_local_means_the_machines_zone_in_force_at_each_instant(machine_in: Call
     assert next_change(window, zone, instant("2026-03-28T23:00:00+01:00")) == instant("2026-03-29T06:00:00+02:00")
 
 
-def test_the_announcement_that_comes_first_is_named_with_its_instant() -> None:
-    zone = zone_of("Europe/Berlin")
-    late, early = Announcement(task_type="late", cron="0 9 * * *"), Announcement(task_type="early", cron="30 6 * * *")
-    now = instant("2026-01-10T05:00:00+01:00")
-    assert next_occurrences([late, early], zone, now) == ((early,), instant("2026-01-10T06:30:00+01:00"))
+def test_the_announcements_that_come_first_are_named_together_with_their_instant() -> None:
+    first, second, late = (
+        Announcement(task_type=name, cron=cron) for name, cron in (("a", "30 6 * * *"), ("b", "30 6 * * *"), ("c", "0 9 * * *"))
+    )
+    zone, now = zone_of("Europe/Berlin"), instant("2026-01-10T05:00:00+01:00")
+    assert next_occurrences([late, first, second], zone, now) == ((first, second), instant("2026-01-10T06:30:00+01:00"))
+    assert next_occurrences([], zone, now) is None
 
 
-def test_announcements_of_the_same_instant_come_together() -> None:
-    first, second = Announcement(task_type="a", cron="0 9 * * *"), Announcement(task_type="b", cron="0 9 * * *")
-    found = next_occurrences([first, second], zone_of("UTC"), 0.0)
-    assert found is not None
-    assert found[0] == (first, second)
-
-
-def test_without_announcements_nothing_comes() -> None:
-    assert next_occurrences([], zone_of("UTC"), 0.0) is None
-
-
-@pytest.mark.parametrize("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])
-@pytest.mark.parametrize("local", [False, True])
-@pytest.mark.parametrize(("zone_name", "change_text", "before", "after"), CHANGES)
+@for_each("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])
+@for_each("local", [False, True])
+@for_each(("zone_name", "change_text", "before", "after"), CHANGES)
 def test_the_next_announcement_is_strictly_later_through_a_clock_change(
     machine_in: Callable[[str], None], zone_name: str, change_text: str, before: int, after: int, local: bool, cron: str
 ) -> None:
@@ -220,13 +182,9 @@ def test_the_next_announcement_is_strictly_later_through_a_clock_change(
         assert at + 0.5 < following <= at + 26 * 3600
 
 
-def test_a_task_at_a_skipped_time_comes_right_after_the_jump() -> None:
-    found = next_cron("15 2 * * *", zone_of("Europe/Berlin"), instant("2026-03-29T00:30:00+01:00"))
-    assert found == instant("2026-03-29T03:00:00+02:00")
-
-
-def test_a_task_in_the_repeated_hour_comes_once() -> None:
-    zone = zone_of("Europe/Berlin")
-    first = next_cron("15 2 * * *", zone, instant("2026-10-25T00:30:00+02:00"))
+def test_a_task_at_a_skipped_time_comes_right_after_the_jump_and_one_in_the_repeated_hour_once() -> None:
+    zone, cron = zone_of("Europe/Berlin"), "15 2 * * *"
+    assert next_cron(cron, zone, instant("2026-03-29T00:30:00+01:00")) == instant("2026-03-29T03:00:00+02:00")
+    first = next_cron(cron, zone, instant("2026-10-25T00:30:00+02:00"))
     assert first == instant("2026-10-25T02:15:00+02:00")
-    assert next_cron("15 2 * * *", zone, first) == instant("2026-10-26T02:15:00+01:00")
+    assert next_cron(cron, zone, first) == instant("2026-10-26T02:15:00+01:00")
