@@ -1,4 +1,4 @@
-"""A whole house that may ask Claude: the emulator for local models, a fake Claude, a store on disk, the official clients.
+"""A whole gateway that may ask Claude: the emulator for local models, a fake Claude, a store on disk, the official clients.
 
 async with open_cloud_home(tmp_path) as home:
     home.claude_api.scripts = [Script(cut_after=2)]
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
@@ -30,8 +32,8 @@ from hearth.config.settings import (
     StorageSettings,
 )
 from hearth.events import Event, ItemEnded
-from hearth.types import Lane
-from tests.clients.home import Events, Home, house_settings, new_emulator
+from hearth.types import Lane, nano_usd
+from tests.clients.home import HELLO, Events, Home, house_settings, new_emulator
 from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.patience import WITHIN_S
 
@@ -46,7 +48,7 @@ CLOUD_KEYS = (
 HAIKU = "claude-fake-1"
 ELSEWHERE = "nowhere-local:70b"
 """A model that the emulator does not have."""
-PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
+BODY: dict[str, Any] = {"model": ELSEWHERE, "messages": HELLO}
 
 
 class Heard(Events):
@@ -89,10 +91,23 @@ class CloudHome(Home):
                 await self.heard.next()
         return self.ended
 
-    async def books(self) -> list[tuple[str, str, float, float | None]]:
-        """`(caller, state, reserved, settled)` of every row, once all is written."""
-        await self.cloud._purse.flush()
+    async def post(self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat") -> tuple[int, bytes, dict[str, str]]:
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(trust_env=False) as session, session.post(self.url + path, json=body, headers=headers) as got:
+            return got.status, await got.read(), {name.lower(): value for name, value in got.headers.items()}
+
+    async def ledger(self) -> list[tuple[str, float, float | None]]:
+        """`(state, reserved, settled)` of every row, once all is written."""
+        await self.cloud._budget.flush()
         return ledger_rows(self.database)
+
+    async def billed_equals_ledger(self) -> None:
+        rows, billed = await self.ledger(), self.claude_api.billed_nano_usd
+        assert {state for state, _, _ in rows} <= {"settled", "released"}
+        assert sum(nano_usd(settled or 0.0) for *_, settled in rows) == billed
+        shown = self.spent()
+        assert nano_usd(shown["spent_today_usd"] + shown["internal_spent_today_usd"]) == billed
+        assert (shown["reserved_usd"], shown["running"]) == (0.0, [])
 
     async def backend_is(self, *, up: bool) -> None:
         """Return once Hearth has noticed."""
@@ -106,12 +121,9 @@ class CloudHome(Home):
         return shown
 
 
-def ledger_rows(path: Path) -> list[tuple[str, str, float, float | None]]:
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-    try:
-        return list(connection.execute("SELECT caller, state, reserved_usd, settled_usd FROM ledger ORDER BY rowid"))
-    finally:
-        connection.close()
+def ledger_rows(path: Path) -> list[tuple[str, float, float | None]]:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        return list(connection.execute("SELECT state, reserved_usd, settled_usd FROM ledger ORDER BY rowid"))
 
 
 def cloud_settings(
@@ -125,8 +137,8 @@ def cloud_settings(
     base: Settings | None = None,
     **cloud: Any,
 ) -> Settings:
-    settings = base or house_settings(keys=keys)
-    given: dict[str, Any] = {"model": HAIKU, "prices": PRICES, "timeout_s": 5.0, "max_retries": 2, "default_max_tokens": 100}
+    settings, prices = base or house_settings(keys=keys), {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
+    given: dict[str, Any] = {"model": HAIKU, "prices": prices, "timeout_s": 5.0, "max_retries": 2, "default_max_tokens": 100}
     return settings.replace(
         auth=settings.auth.replace(keys=keys),
         backend=settings.backend.replace(check_interval_s=0.2),
@@ -139,7 +151,7 @@ def cloud_settings(
 
 @asynccontextmanager
 async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **settings: Any) -> AsyncIterator[CloudHome]:
-    """A house for the time of the block."""
+    """A home for the time of the block."""
     api = claude or FakeClaude()
     if not api.url:
         await api.start()

@@ -15,13 +15,18 @@ from hearth.types import Lane
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
-TODAY, TOMORROW = Day(start_wall_s=0.0, end_wall_s=86_400.0), Day(start_wall_s=86_400.0, end_wall_s=172_800.0)
+DAYS = [Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0) for number in range(40)]
+TODAY, TOMORROW = DAYS[:2]
 CAPS = Caps(request=100, external=250)
 
 
-def budget_with(*booked: Booked, day: Day = TODAY) -> Budget:
+def booked(name: str, nano_usd: int, *, caller: str = "a", lane: Lane = Lane.EXTERNAL) -> Booked:
+    return Booked(name=name, caller=caller, lane=lane, nano_usd=nano_usd)
+
+
+def budget_with(*rows: Booked) -> Budget:
     budget = Budget()
-    budget.open_day(day, booked)
+    budget.open_day(TODAY, rows)
     return budget
 
 
@@ -29,87 +34,62 @@ def reserve(budget: Budget, name: str, nano_usd: int, *, caller: str = "a", lane
     budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=nano_usd, caps=caps, now_wall_s=day.start_wall_s + 82_800.0)
 
 
-def test_a_reservation_takes_exactly_what_is_left_and_not_a_nano_more():
-    budget = budget_with(Booked(name="before", caller="b", lane=Lane.EXTERNAL, nano_usd=100))
+def test_a_reservation_takes_exactly_what_is_left_and_what_it_did_not_need_is_there_for_the_next():
+    budget = budget_with(booked("before", 100, caller="b"))
     reserve(budget, "one", 100)
     with pytest.raises(BudgetExceeded) as refused:
         reserve(budget, "two", 51)
     assert refused.value.retry_after_s == 3600.0
     reserve(budget, "three", 50)
-    assert budget.totals(TODAY).external_reserved == 150
-
-
-def test_what_a_call_did_not_need_is_there_for_the_next():
-    budget = budget_with()
-    reserve(budget, "one", 100)
-    reserve(budget, "two", 100)
-    assert budget.settle("one", 7)
-    reserve(budget, "three", 100)
-    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (7, 200)
-
-
-def test_a_reservation_ends_once():
-    budget = budget_with()
-    reserve(budget, "one", 100)
     assert [budget.settle("one", 40), budget.settle("one", 40), budget.settle("ghost", 1)] == [True, False, False]
-    assert budget.totals(TODAY).external_spent == 40
-    assert budget.open_reservations == 0
+    reserve(budget, "four", 60)
+    assert budget.totals(TODAY) == Totals(external_spent=140, external_reserved=110)
+    assert budget.open_reservations == 2
 
 
-def test_one_call_may_not_cost_more_than_the_owner_allows_whoever_asks():
-    with pytest.raises(TooExpensive, match="max_per_request_usd"):
-        reserve(budget_with(), "one", 101, lane=Lane.INTERNAL)
-
-
-def test_the_house_itself_is_recorded_and_not_capped_by_what_others_may_spend():
+def test_one_call_is_bound_whoever_asks_and_the_internal_lane_not_by_what_others_may_spend():
     budget = budget_with()
+    with pytest.raises(TooExpensive, match="max_per_request_usd"):
+        reserve(budget, "one", 101, lane=Lane.INTERNAL)
     for number in range(5):
         reserve(budget, f"own {number}", 100, lane=Lane.INTERNAL)
     reserve(budget, "other", 100)
-    assert (budget.totals(TODAY).internal_reserved, budget.totals(TODAY).external_reserved) == (500, 100)
+    assert budget.totals(TODAY) == Totals(internal_reserved=500, external_reserved=100)
 
 
-@pytest.mark.parametrize("lane", Lane)
+@for_each("lane", Lane)
 def test_a_caller_with_a_budget_of_its_own_keeps_to_it(lane):
-    budget, caps = budget_with(Booked(name="before", caller="a", lane=lane, nano_usd=50)), Caps(request=100, external=10_000, caller=120)
+    budget, caps = budget_with(booked("before", 50, lane=lane)), Caps(request=100, external=10_000, caller=120)
     reserve(budget, "one", 70, lane=lane, caps=caps)
     with pytest.raises(BudgetExceeded, match="this key's budget"):
         reserve(budget, "two", 1, lane=lane, caps=caps)
     reserve(budget, "other caller", 100, caller="b", lane=lane, caps=Caps(request=100, external=10_000))
 
 
-def test_a_spend_belongs_to_the_day_of_its_reservation():
+def test_a_day_that_is_open_is_not_opened_again_and_a_spend_belongs_to_that_of_its_reservation():
     budget = budget_with()
     reserve(budget, "late", 100)
+    budget.open_day(TODAY, (booked("before", 1),))
     budget.open_day(TOMORROW, ())
     budget.settle("late", 60)
-    assert (budget.totals(TODAY).external_spent, budget.totals(TOMORROW).external_spent) == (60, 0)
-
-
-def test_a_day_that_is_open_is_not_opened_again():
-    budget = budget_with()
-    reserve(budget, "one", 100)
-    budget.open_day(TODAY, (Booked(name="before", caller="a", lane=Lane.EXTERNAL, nano_usd=1),))
-    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (0, 100)
+    assert [budget.totals(day) for day in (TODAY, TOMORROW)] == [Totals(external_spent=60), Totals()]
 
 
 def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_they_come_again():
     budget = budget_with()
     reserve(budget, "endless", 100)
-    days = [Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0) for number in range(1, 20)]
-    for day in days:
+    for day in DAYS[1:20]:
         budget.open_day(day, ())
-    assert [budget.knows(day) for day in (TODAY, *days)] == [False] * (19 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
-    budget.open_day(TODAY, (Booked(name="endless", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
-    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (0, 100)
+    assert [budget.knows(day) for day in DAYS[:20]] == [False] * (19 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
+    budget.open_day(TODAY, (booked("endless", 100),))
+    assert budget.totals(TODAY) == Totals(external_reserved=100)
     assert budget.settle("endless", 1)
-    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (1, 0)
+    assert budget.totals(TODAY) == Totals(external_spent=1)
 
 
 def test_what_has_ended_is_kept_no_longer_than_its_day():
     budget = budget_with()
-    for number in range(40):
-        day = Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0)
+    for number, day in enumerate(DAYS):
         budget.open_day(day, ())
         reserve(budget, f"{number}", 1, day=day)
         budget.settle(f"{number}", 1)
@@ -121,7 +101,7 @@ def test_a_spend_counts_in_every_day_that_contains_it_whichever_was_open_first()
     budget = budget_with()
     budget.open_day(east, ())
     reserve(budget, "late", 100)
-    budget.open_day(west, (Booked(name="late", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
+    budget.open_day(west, (booked("late", 100),))
     assert [budget.totals(day).external_reserved for day in (TODAY, east, west)] == [100, 0, 100]
     budget.settle("late", 7)
     assert [budget.totals(day) for day in (TODAY, east, west)] == [Totals(external_spent=7), Totals(), Totals(external_spent=7)]
@@ -133,7 +113,7 @@ def test_the_threshold_is_crossed_once_a_day():
     assert not budget.crossed(TODAY, 50)
     budget.settle("one", 50)
     assert [budget.crossed(TODAY, 50), budget.crossed(TODAY, 50)] == [True, False]
-    budget.open_day(TOMORROW, (Booked(name="before", caller="a", lane=Lane.EXTERNAL, nano_usd=50),))
+    budget.open_day(TOMORROW, (booked("before", 50),))
     assert budget.crossed(TOMORROW, 50)
 
 
@@ -155,13 +135,8 @@ def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_
                 opened[f"{step}"] = amount
             except BudgetExceeded:
                 assert spent + sum(opened.values()) + amount > CAPS.external
-        totals = budget.totals(TODAY)
-        assert (totals.external_spent, totals.external_reserved) == (spent, sum(opened.values()))
+        assert budget.totals(TODAY) == Totals(external_spent=spent, external_reserved=sum(opened.values()))
         assert spent + sum(opened.values()) <= CAPS.external
-
-
-def at(zone: str, *fields: int) -> float:
-    return datetime(*fields, tzinfo=ZoneInfo(zone)).timestamp()  # type: ignore[misc,arg-type]
 
 
 @for_each(
@@ -176,7 +151,8 @@ def at(zone: str, *fields: int) -> float:
     ],
 )
 def test_a_day_lasts_from_midnight_to_midnight_on_the_wall(zone, date, hours):
-    noon = at(zone, *date, 12)
+    year, month, day = date
+    noon = datetime(year, month, day, 12, tzinfo=ZoneInfo(zone)).timestamp()
     start_s, end_s = day_of(ZoneInfo(zone), noon)
     assert (end_s - start_s) / 3600 == hours
     assert start_s <= noon < end_s

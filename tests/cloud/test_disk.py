@@ -11,7 +11,7 @@ import pytest
 from hearth.errors import Draining, StorageUnavailable
 from hearth.types import Lane
 from tests.dst.asks import Ask
-from tests.dst.claude import HAIKU
+from tests.dst.claude import CONNECT_S, HAIKU
 from tests.dst.drawing import Drawn, houses
 from tests.dst.telling import lived
 from tests.dst.world import World
@@ -21,7 +21,7 @@ SLOW_S = 5.0
 
 
 def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
-    """A house in which Claude is to answer whatever would wait, after the story; every rule of `judge` has to hold at its end."""
+    """A gateway in which Claude is to answer whatever would wait, after the story; every rule of `judge` has to hold at its end."""
     drawn = houses()[0].settings[0]
     given: dict[str, Any] = {"when_wait_over_s": 0.0} | cloud
     settings = drawn.replace(
@@ -41,14 +41,22 @@ def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
     return lived(world, living, 1)
 
 
-def asks(world: World, model: str = "a", *, allow_cloud: bool = True) -> Ask:
-    ask = world.new_ask(caller="ada", model=model, path="/v1/chat/completions", patience_s=None, changeable=False)
+def asks(world: World, model: str = "a", *, allow_cloud: bool = True, patience_s: float | None = None) -> Ask:
+    ask = world.new_ask(caller="ada", model=model, path="/v1/chat/completions", patience_s=patience_s, changeable=False)
     world.go(world.over_http(ask, Lane.EXTERNAL, allow_cloud=allow_cloud))
     return ask
 
 
 def ledger(world: World) -> list[tuple[str, float | None]]:
     return world.disk.rows("SELECT state, settled_usd FROM ledger")
+
+
+@pytest.mark.parametrize(("patience_s", "state"), [(CONNECT_S / 2, "released"), (CONNECT_S * 1.5, "settled")])
+def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, state):
+    async def story(world: World) -> None:
+        asks(world, HAIKU, patience_s=patience_s)
+
+    assert [row[0] for row in ledger(told(story))] == [state]
 
 
 @pytest.mark.parametrize("latency_s", [0.0, SLOW_S])

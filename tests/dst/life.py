@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hearth.cloud.budget import Purse
+from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import RateLimitSettings, Settings
@@ -80,7 +80,7 @@ class Life:
         self._reporter = StorageReporter(clock=clock, events=self.gateway.events)
         self.watch.state = self.gateway.worker.scheduler.state
         self.gateway.worker._on_decision = self.watch.decided
-        self.purse = Purse(
+        self.purse = CloudBudget(
             ledger=self.tables.ledger,
             documents=self.tables.estimates,
             clock=clock,
@@ -101,7 +101,7 @@ class Life:
             config=lambda: gateway.config,
             backend=claude,
             prices=NoPrices(),
-            purse=self.purse,
+            budget=self.purse,
             clock=self.clock,
             events=gateway.events,
             registry=gateway.worker.registry,

@@ -27,7 +27,7 @@ from hearth.backends.nvml import NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.clock import Clock, SystemClock
-from hearth.cloud.budget import Purse
+from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, BackendMode
@@ -286,13 +286,15 @@ async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: As
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
     """Let Claude answer where the settings allow it: only with a store, since what is spent must be known at the next start."""
-    purse = Purse(ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config)
-    gateway.events.subscribe(purse)
+    budget = CloudBudget(
+        ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config
+    )
+    gateway.events.subscribe(budget)
     cloud = Cloud(
         config=lambda: gateway.config,
         backend=claude,
         prices=ClaudePrices(),
-        purse=purse,
+        budget=budget,
         clock=gateway.clock,
         events=gateway.events,
         registry=gateway.worker.registry,

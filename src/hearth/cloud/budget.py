@@ -1,8 +1,8 @@
-"""The house's money for Claude: the budget of the day in memory, and every change of it in the ledger.
+"""What may still be spent on Claude today: the budget in memory, and every change of it in the ledger.
 
 A call may start once its reservation is on the disk. Its end is noted in memory at once and written as soon as the disk takes it; should
-Hearth die in between, the next start counts the whole reservation as spent. That most of a day's money is gone is told once, and again at
-each start until a message with it has arrived somewhere. Owns the `Budget`; `service` and `calls` use it.
+Hearth die in between, the next start counts the whole reservation as spent. That most of a day's money is gone is emitted once, and again
+at each start until a message with it has arrived somewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_id
@@ -27,20 +26,8 @@ _TOLD = "budget.told"
 """The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """Money that was set aside for one call, at an instant that says to which day it belongs."""
-
-    name: str
-    caller: str
-    lane: Lane
-    model: str
-    nano_usd: int
-    at_wall_s: float
-
-
-class Purse:
-    """Must live on one event loop. `run` has to be kept running; as an `EventSink` it hears which messages have arrived."""
+class CloudBudget:
+    """Must live on one event loop. `run` has to be kept running; as an `EventSink` it notes which messages have arrived."""
 
     def __init__(
         self, *, ledger: SpendLedger, documents: Documents, clock: Clock, events: EventSink, config: Callable[[], GatewayConfig]
@@ -54,82 +41,61 @@ class Purse:
         self._told_wall_s: float | None = None
         self._crossed_wall_s: float | None = None
         self._unwritten: dict[str, int] = {}
-        self._recording: dict[str, Reservation] = {}
+        self._recording: set[str] = set()
         self._wake = asyncio.Event()
 
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
         while not self._budget.knows(day := self._today()):  # which may have ended, or be another one, once it is read
             if self._told_wall_s is None:
-                self._told_wall_s = _instant(await self._documents.load(_TOLD))
+                told = (await self._documents.load(_TOLD) or {}).get("crossed_wall_s")
+                self._told_wall_s = told if isinstance(told, float) else 0.0
             rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
-            if not self._budget.knows(day):
-                self._open(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
+            if self._budget.knows(day):
+                continue
+            # A day that another time zone begins may hold so much of two days of which nothing had to be emitted.
+            known = self._told_wall_s in day or self._budget.was_crossed(self._clock.wall())
+            self._budget.open_day(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
+            self._check_threshold(day, known=known)
         return day
 
-    def _open(self, day: Day, booked: list[Booked]) -> None:
-        """A day that another time zone begins may hold so much of two days of which nothing had to be told."""
-        told = self._budget.was_crossed(self._clock.wall()) or (self._told_wall_s is not None and self._told_wall_s in day)
-        self._budget.open_day(day, booked)
-        if self._budget.crossed(day, self._threshold()) and not told:
-            self._tell_threshold(day)
-
-    def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> Reservation:
-        """Set the worst case of a call (nano-USD) aside, in memory; `record` makes it durable.
+    async def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> str:
+        """Set the worst case of a call (nano-USD) aside; returns the reservation's name once it is on the disk.
 
         Raises:
             TooExpensive, BudgetExceeded: there is no money for it.
+            StorageUnavailable: the money is free again, and the call must not start.
         """
         name, caps, now = new_id("req_"), caps_for(self._config().settings, caller), self._clock.wall()
         try:
             self._budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now)
         except BudgetExceeded:
-            own = not self._budget.house_is_short(day, lane=lane, nano_usd=amount, caps=caps)
-            self._tell_exhausted(day, caller, amount, caps, own=own)
+            self._emit_exhausted(day, caller, lane, amount, caps)
             raise
-        return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount, at_wall_s=now)
-
-    async def record(self, reservation: Reservation) -> None:
-        """Return once the reservation is on the disk.
-
-        Raises:
-            StorageUnavailable: the money is free again, and the call must not start.
-        """
-        self._recording[reservation.name] = reservation
+        self._recording.add(name)
         try:
-            await self._ledger.reserve(
-                reservation.name,
-                caller=reservation.caller,
-                lane=reservation.lane,
-                model=reservation.model,
-                reserved_usd=usd(reservation.nano_usd),
-                at_wall_s=reservation.at_wall_s,
-            )
+            await self._ledger.reserve(name, caller=caller, lane=lane, model=model, reserved_usd=usd(amount), at_wall_s=now)
         except BaseException:
-            self.close(reservation, 0)
+            self.close(name, 0)
             raise
         finally:
-            del self._recording[reservation.name]
+            self._recording.discard(name)
+        return name
 
-    def give_back(self) -> None:
-        """Free the money of reservations that are on their way to the disk: at the end, nobody is left to use them."""
-        for reservation in self._recording.values():
-            self.close(reservation, 0)
-
-    def close(self, reservation: Reservation, cost: int) -> None:
+    def close(self, name: str, cost: int) -> None:
         """The call is over and has cost so much (nano-USD), 0 for nothing. Again is harmless."""
-        if not self._budget.settle(reservation.name, cost):
+        if not self._budget.settle(name, cost):
             return
-        self._unwritten[reservation.name] = cost
+        self._unwritten[name] = cost
         self._wake.set()
         if cost:
-            self._warn(self._today())
+            self._check_threshold(self._today())
 
     async def run(self) -> None:
         """Know of today what the ledger knows, and write down what has ended, until cancelled."""
         while True:
             with suppress(StorageUnavailable):  # asked again with the next call
-                self._warn(await self.open_today())
+                self._check_threshold(await self.open_today())
             await self._wake.wait()
             self._wake.clear()
             if not await self.flush():
@@ -160,6 +126,12 @@ class Purse:
             return False
         return True
 
+    async def stop(self) -> None:
+        """Free what is on its way to the disk, since nobody is left to use it, and write down what has ended."""
+        for name in self._recording:
+            self.close(name, 0)
+        await self.flush()
+
     def totals(self) -> Totals:
         """Today so far."""
         return self._budget.totals(self._today())
@@ -185,36 +157,22 @@ class Purse:
         start_s, end_s = self._config().day_of(self._clock.wall())
         return Day(start_wall_s=start_s, end_wall_s=end_s)
 
-    def _threshold(self) -> int:
-        """The least that is worth a word; a cap of nothing is never reached."""
-        return max(1, round(self.limit_nano_usd * self._config().settings.budget.alert_pct / 100))
+    def _check_threshold(self, day: Day, *, known: bool = False) -> None:
+        """Emit that most of the day's money is gone, the first time that it is; not where the owner has `known` it."""
+        limit = self.limit_nano_usd
+        threshold = max(1, round(limit * self._config().settings.budget.alert_pct / 100))  # a cap of nothing is never reached
+        if not self._budget.crossed(day, threshold) or known:
+            return
+        self._crossed_wall_s, spent = self._clock.wall(), self._budget.totals(day).external_spent
+        pct = round(100 * spent / limit, 1) if limit else 100.0
+        self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=pct))
 
-    def _warn(self, day: Day) -> None:
-        if self._budget.crossed(day, self._threshold()):
-            self._tell_threshold(day)
-
-    def _tell_threshold(self, day: Day) -> None:
-        spent, limit = self._budget.totals(day).external_spent, self.limit_nano_usd
-        pct = 100.0 if not limit else 100.0 * spent / limit
-        self._crossed_wall_s = self._clock.wall()
-        self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=round(pct, 1)))
-
-    def _tell_exhausted(self, day: Day, caller: str, amount: int, caps: Caps, *, own: bool) -> None:
-        house = self._budget.totals(day)
-        taken = self._budget.by_caller(day).get(caller, 0) if own else house.external_spent + house.external_reserved
+    def _emit_exhausted(self, day: Day, caller: str, lane: Lane, amount: int, caps: Caps) -> None:
+        own, totals = not self._budget.house_is_short(day, lane=lane, nano_usd=amount, caps=caps), self._budget.totals(day)
+        taken = self._budget.by_caller(day).get(caller, 0) if own else totals.external_spent + totals.external_reserved
         limit = caps.caller if own and caps.caller is not None else caps.external
         self._events.emit(
             BudgetExhausted(
-                at=self._clock.monotonic(),
-                caller=caller,
-                own=own,
-                wanted_usd=usd(amount),
-                spent_usd=usd(taken),
-                limit_usd=usd(limit),
+                at=self._clock.monotonic(), caller=caller, own=own, wanted_usd=usd(amount), spent_usd=usd(taken), limit_usd=usd(limit)
             )
         )
-
-
-def _instant(document: dict[str, object] | None) -> float:
-    found = (document or {}).get("crossed_wall_s")
-    return found if isinstance(found, float) else 0.0

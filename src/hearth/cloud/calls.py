@@ -1,17 +1,16 @@
-"""One conversation with Claude: asked, passed on in the caller's dialect as it comes, and metered.
+"""One call of Claude: asked, passed on in the caller's dialect as it comes, and metered.
 
-Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service` closes the books when the task is over. Must
+Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service` settles its cost when the task is over. Must
 never touch money itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from hearth.clock import Clock
-from hearth.cloud.budget import Reservation
 from hearth.cloud.routing import Why
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
@@ -37,6 +36,8 @@ MAX_DELAY_S = 8.0
 LONGEST_ADVICE_S = 10.0
 """Where Claude asks for a longer pause, the caller is told instead of kept."""
 _GOLDEN = 0.6180339887498949
+_UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
+"""After these nobody knows whether the prompt was charged."""
 
 
 def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence) -> float | None:
@@ -54,22 +55,21 @@ def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequenc
     return delay_s * (0.75 + 0.5 * (sequence * _GOLDEN % 1.0))
 
 
-_UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
-"""After these nobody knows whether the prompt was charged."""
-_NO_CACHE: Headers = ((b"cache-control", b"no-cache"),)
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Call:
-    """One item on its way through Claude.
+    """A request on its way through Claude.
 
     Attributes:
+        settings: those in force when it was accepted.
         path: the address that the caller used; shown_model: the model as the caller wrote it.
+        prompt_bound: the most tokens that its prompt can have.
+        reservation: the name of the money set aside for it, `reserved_nano_usd`.
         sent: the request may have reached Claude, so its prompt may be charged.
         ending: why it was told to stop; None while it runs and where it ends by itself.
     """
 
     work: ActiveRequest
+    settings: CloudSettings
     path: str
     shown_model: str
     request: ClaudeRequest
@@ -78,7 +78,8 @@ class Call:
     prompt_bound: int
     meter: Meter
     why: Why
-    reservation: Reservation
+    reservation: str
+    reserved_nano_usd: int
     task: asyncio.Task[None] | None = None
     sent: bool = False
     ending: HearthError | None = None
@@ -91,10 +92,6 @@ class Call:
         tokens = self.meter.tokens
         return self.price.cost_nano_usd(tokens) if tokens.prompt else self.price.bound_nano_usd(self.prompt_bound, tokens.output)
 
-    def note_sending(self) -> None:
-        """From now on it may be charged."""
-        self.sent = True
-
     def leave(self, error: HearthError) -> bool:
         """Stop it, for this reason; False where the answer was complete before."""
         if self.work.reply.complete or self.work.outcome is not None:
@@ -106,112 +103,92 @@ class Call:
                 self.task.cancel()
         return True
 
-
-class Conversations:
-    """Holds conversations; keeps nothing of them."""
-
-    def __init__(self, *, backend: CloudBackend, clock: Clock, registry: Registry, settings: Callable[[], CloudSettings]) -> None:
-        self._backend = backend
-        self._clock = clock
-        self._registry = registry
-        self._settings = settings
-
-    async def hold(self, call: Call) -> None:
+    async def run(self, backend: CloudBackend, registry: Registry, clock: Clock) -> None:
         """Ask until there is an answer, and pass it on to its end.
 
         Raises:
             HearthError: there is none, or it broke off.
         """
-        work = call.work
+        work = self.work
         while True:
-            work.begin_attempt(work.attempt + 1, call.to_send.model, self._clock.monotonic())
-            self._registry.dispatched(work, self._clock.monotonic())
+            work.begin_attempt(work.attempt + 1, self.to_send.model, clock.monotonic())
+            registry.dispatched(work, clock.monotonic())
             try:
-                return await self._attempt(call)
+                return await self._attempt(backend, registry, clock)
             except HearthError as error:
-                delay_s = self._delay_s(call, error)
+                may_be_charged = self.sent or self.meter.started or work.reply.started
+                retries, sequence = self.settings.max_retries, work.item.sequence
+                delay_s = None if may_be_charged else retry_delay_s(error, work.attempt, max_retries=retries, sequence=sequence)
                 if delay_s is None:
                     raise
                 work.error = error
-            self._registry.resent(work, self._clock.monotonic())
+            registry.resent(work, clock.monotonic())
             await asyncio.sleep(delay_s)
 
-    def _delay_s(self, call: Call, error: HearthError) -> float | None:
-        if call.sent or call.meter.started or call.work.reply.started:
-            return None
-        retries = self._settings().max_retries
-        return retry_delay_s(error, call.work.attempt, max_retries=retries, sequence=call.work.item.sequence)
-
-    async def _attempt(self, call: Call) -> None:
-        timeout_s = self._settings().timeout_s
+    async def _attempt(self, backend: CloudBackend, registry: Registry, clock: Clock) -> None:
         unclear = _UNCLEAR
         try:
             try:
-                async with asyncio.timeout(timeout_s):
-                    exchange = await self._backend.open(call.to_send, call.note_sending)
+                async with asyncio.timeout(self.settings.timeout_s):
+                    exchange = await backend.open(self.to_send, self._note_sending)
             except TimeoutError as error:
                 raise BackendTimeout("Claude did not answer in time") from error
             unclear = (*_UNCLEAR, BackendProtocolError)  # it said yes
-            try:
-                await self._pass_on(call, exchange, timeout_s)
-            finally:
-                await exchange.aclose()
+            async with aclosing(exchange):
+                await self._pass_on(exchange, registry, clock)
         except HearthError as error:
             # Claude said no before it began: then nothing is charged. Where nothing was said, nobody knows.
-            call.sent = call.sent and (call.meter.started or isinstance(error, unclear))
+            self.sent = self.sent and (self.meter.started or isinstance(error, unclear))
             raise
 
-    async def _pass_on(self, call: Call, exchange: CloudExchange, timeout_s: float) -> None:
+    def _note_sending(self) -> None:
+        self.sent = True
+
+    async def _pass_on(self, exchange: CloudExchange, registry: Registry, clock: Clock) -> None:
+        work, meter, reply, now = self.work, self.meter, self.work.reply, clock.monotonic
         answer = Answer(
-            call.path,
-            call.request,
-            call.meter,
-            model=call.shown_model,
-            request_id=call.work.item.request_id,
-            created_wall_s=self._clock.wall(),
-            started_at=self._clock.monotonic(),
+            self.path,
+            self.request,
+            meter,
+            model=self.shown_model,
+            request_id=work.item.request_id,
+            created_wall_s=clock.wall(),
+            started_at=now(),
         )
+        timeout_s, loop = self.settings.timeout_s, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                await self._each(call, answer, exchange, limit, timeout_s)
+                async for event in exchange.events():
+                    data = answer.feed(event, now())
+                    if work.first_byte_at is None and meter.started:
+                        work.first_byte_at = now()
+                        registry.first_byte(work, work.first_byte_at)
+                    if data:
+                        reply.start(_head(answer, streaming=work.item.streaming))
+                        reply.push(data)
+                        limit.reschedule(None)  # a slow reader is its connection's business, not Claude's
+                        await reply.writable()
+                    if meter.stopped:
+                        break
+                    if event.get("type") != "ping" or limit.when() is None:
+                        limit.reschedule(loop.time() + timeout_s)
         except TimeoutError as error:
             raise BackendTimeout("Claude stopped answering") from error
-        if not call.meter.stopped:
+        if not meter.stopped:
             raise BackendGone("Claude's answer broke off before its end")
-        self._finish(call, answer)
-
-    async def _each(self, call: Call, answer: Answer, exchange: CloudExchange, limit: asyncio.Timeout, timeout_s: float) -> None:
-        loop, reply = asyncio.get_running_loop(), call.work.reply
-        async for event in exchange.events():
-            data = answer.feed(event, self._clock.monotonic())
-            if call.work.first_byte_at is None and call.meter.started:
-                call.work.first_byte_at = self._clock.monotonic()
-                self._registry.first_byte(call.work, call.work.first_byte_at)
-            if data:
-                reply.start(_head(answer, call.work, None))
-                reply.push(data)
-                limit.reschedule(None)  # a slow reader is its connection's business, not Claude's
-                await reply.writable()
-            if call.meter.stopped:
-                return
-            if event.get("type") != "ping" or limit.when() is None:
-                limit.reschedule(loop.time() + timeout_s)
-
-    def _finish(self, call: Call, answer: Answer) -> None:
-        work, tokens = call.work, call.meter.tokens
-        rest = answer.finish(self._clock.monotonic())
-        work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
+        rest = answer.finish(now())
+        work.usage = Usage(prompt_tokens=meter.tokens.prompt, output_tokens=meter.tokens.output)
         work.status = answer.status
-        work.reply.start(_head(answer, work, None if work.item.streaming else len(rest)))
-        work.reply.push(rest)
-        work.reply.cost_usd = usd(call.bill_nano_usd)
-        work.reply.finish()
+        reply.start(_head(answer, streaming=work.item.streaming, length=len(rest)))
+        reply.push(rest)
+        reply.cost_usd = usd(self.bill_nano_usd)
+        reply.finish()
 
 
-def _head(answer: Answer, work: ActiveRequest, length: int | None) -> ReplyHead:
+def _head(answer: Answer, *, streaming: bool, length: int = 0) -> ReplyHead:
     headers: Headers = ((b"content-type", answer.content_type.encode("ascii")),)
-    if length is not None:
+    if not streaming:
         headers = (*headers, (b"content-length", b"%d" % length))
-    elif work.item.streaming and answer.content_type.startswith("text/event-stream"):
-        headers = (*headers, *_NO_CACHE)
+    elif answer.content_type.startswith("text/event-stream"):
+        headers = (*headers, (b"cache-control", b"no-cache"))
     return ReplyHead(status=answer.status, headers=headers)

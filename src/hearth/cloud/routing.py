@@ -36,26 +36,14 @@ def _images(pending: list[object]) -> tuple[int, int]:
         if isinstance(value, list | tuple):
             pending.extend(value)
         elif isinstance(value, Mapping):
+            source = value.get("source")
+            inside = source if isinstance(source, Mapping) else {}
             if value.get("type") == "image":
-                images += 1
-                data_bytes += _data_bytes(value.get("source"))
+                images, data = images + 1, inside.get("data")
+                data_bytes += len(data) if isinstance(data, str) and data.isascii() else 0
             else:
-                pending += [value.get("content"), _inside(value.get("source"))]
+                pending += [value.get("content"), inside.get("content")]  # a message's or a block's, and a document's
     return images, data_bytes
-
-
-def _inside(source: object) -> object:
-    """The blocks of a document."""
-    return source.get("content") if isinstance(source, Mapping) else None
-
-
-def _data_bytes(source: object) -> int:
-    data = source.get("data") if isinstance(source, Mapping) else None
-    return len(data) if isinstance(data, str) and data.isascii() else 0
-
-
-CLAUDE = "claude-"
-"""How the names of Claude's models begin."""
 
 
 class Why(StrEnum):
@@ -74,7 +62,7 @@ class Why(StrEnum):
 
 def asks_for_claude(model: str | None) -> bool:
     """Whether a caller names one of Claude's own models."""
-    return model is not None and model.lower().startswith(CLAUDE)
+    return model is not None and model.lower().startswith("claude-")
 
 
 def claude_model(model: str | None, cloud: CloudSettings) -> str:
@@ -102,14 +90,12 @@ def caps_for(settings: Settings, caller: str) -> Caps:
 
 
 def price_in(given: CloudPriceSettings) -> Price:
-    """The owner's own price of a model."""
-    read_usd, write_usd = given.cache_read_usd, given.cache_write_usd
-    return Price(
-        usual=Rates.in_usd(
-            input_usd=given.input_usd,
-            output_usd=given.output_usd,
-            cache_read_usd=given.input_usd * 0.1 if read_usd is None else read_usd,
-            cache_write_usd=given.input_usd * 1.25 if write_usd is None else write_usd,
-            cache_write_hour_usd=given.input_usd * 2,
-        )
+    """The owner's own price of a model; what it leaves out is in the usual ratio to the price of input."""
+    usual = Rates.in_usd(
+        input_usd=given.input_usd,
+        output_usd=given.output_usd,
+        cache_read_usd=given.input_usd * 0.1 if given.cache_read_usd is None else given.cache_read_usd,
+        cache_write_usd=given.input_usd * 1.25 if given.cache_write_usd is None else given.cache_write_usd,
+        cache_write_hour_usd=given.input_usd * 2,
     )
+    return Price(usual=usual)

@@ -1,7 +1,7 @@
-"""Where a request is offered to Claude: the desk decides whether it goes there, pays, keeps the books, and shows what goes on.
+"""Where a request is offered to Claude: whether it goes there, its money, its place among all accepted requests, and the status.
 
-Accepted calls are items like any other: they have a number, can be seen and cancelled, end exactly once, and get their grace at a stop.
-Each is a task of its own, and its books are closed when that task is over, however it ends.
+Accepted calls are requests like any other: they have a number, can be seen and cancelled, end exactly once, and get their grace at a stop.
+Each is a task of its own, and its cost is settled when that task is over, however it ends.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.clock import Clock
-from hearth.cloud.budget import Purse, Reservation
-from hearth.cloud.calls import Call, Conversations
+from hearth.cloud.budget import CloudBudget
+from hearth.cloud.calls import Call
 from hearth.cloud.routing import Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
@@ -28,7 +29,7 @@ from hearth.queue.forecaster import Forecaster
 from hearth.queue.item import AdmissionState
 from hearth.queue.registry import Registry
 from hearth.scheduling.state import State
-from hearth.types import MIB, BackendCall, CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
+from hearth.types import MIB, CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
@@ -73,7 +74,7 @@ _LAST_STEPS_S = 5.0
 
 
 class Cloud:
-    """Claude's side of the house. Must live on one event loop; `run` has to be kept running.
+    """Requests that Claude answers. Must live on one event loop; `run` has to be kept running.
 
     Args:
         state: the scheduler's, to read: is the backend up, how long is the wait.
@@ -87,7 +88,7 @@ class Cloud:
         config: Callable[[], GatewayConfig],
         backend: CloudBackend,
         prices: PriceList,
-        purse: Purse,
+        budget: CloudBudget,
         clock: Clock,
         events: EventSink,
         registry: Registry,
@@ -97,7 +98,9 @@ class Cloud:
         changed: Callable[[], None],
     ) -> None:
         self._config = config
+        self._backend = backend
         self._prices = prices
+        self._budget = budget
         self._clock = clock
         self._events = events
         self._registry = registry
@@ -106,21 +109,17 @@ class Cloud:
         self._forecaster = Forecaster(state)
         self._resolve = resolve
         self._changed = changed
-        self._purse = purse
-        self._conversations = Conversations(backend=backend, clock=clock, registry=registry, settings=self._settings)
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(events)
         self._stopping = False
 
-    # The way in.
-
     def open_to(self, identity: Identity) -> bool:
         """Whether this caller may use Claude at all."""
-        cloud = self._settings()
+        cloud = self._settings
         return bool(cloud.api_key) and (identity.allow_cloud or (cloud.allow_local and not identity.authenticated))
 
     async def take(self, new: Submission) -> Ticket | None:
-        """Accept a request of a caller to whom the desk is open, where Claude is to answer it; None where the queue is.
+        """Accept a request of a caller who may use Claude, where Claude is to answer it; None where the queue is.
 
         Where the queue could answer as well, nothing that Claude may not do keeps the request from it.
 
@@ -140,7 +139,7 @@ class Cloud:
 
     async def take_trusted(self, new: Submission) -> Ticket | None:
         """The same for a program that embeds Hearth, which says itself whether Claude may answer."""
-        return await self.take(new) if self._settings().api_key else None
+        return await self.take(new) if self._settings.api_key else None
 
     async def _why(self, new: Submission) -> Why | None:
         """Why Claude is to answer, if it is."""
@@ -156,7 +155,7 @@ class Cloud:
                 return None if self._is_down() else Why.NOT_LOCAL
         if self._state.down_since is not None:
             return Why.BACKEND_DOWN
-        limit_s = self._settings().when_wait_over_s
+        limit_s = self._settings.when_wait_over_s
         if limit_s is None:
             return None
         item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
@@ -165,22 +164,28 @@ class Cloud:
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
-        cloud = self._settings()
-        call = new.call_on(new.item.model or "")  # as it would go to Ollama, from which it is translated
-        model = claude_model(new.item.model, cloud)
+        cloud, item = self._settings, new.item
+        call = new.call_on(item.model or "")  # as it would go to Ollama, from which it is translated
+        path, model = call.path.partition("?")[0], claude_model(item.model, cloud)
         price = await self._price(model)
-        request, body = await _translated(call, model, cloud.default_max_tokens)
-        day = await self._purse.open_today()
+        translate = partial(_translated, path, call.body, model, cloud.default_max_tokens)
+        request, body = await asyncio.to_thread(translate) if len(call.body) > _THREAD_FROM_BYTES else translate()
+        day = await self._budget.open_today()
         self._check_open()
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = await self._set_aside(
-            self._purse.reserve(day, caller=new.item.caller, lane=new.item.lane, model=model, amount=amount)
-        )
+        reservation = await self._budget.reserve(day, caller=item.caller, lane=item.lane, model=model, amount=amount)
+        try:  # only now is it taken from the queue, which may answer it where the disk takes nothing
+            self._check_open()
+        except HearthError:
+            self._budget.close(reservation, 0)
+            raise
+        work = self._numbered(replace(new, item=replace(item, streaming=request.streaming)), model)
         accepted = Call(
-            work=self._work(replace(new, item=replace(new.item, streaming=request.streaming)), model),
-            path=call.path.partition("?")[0],
-            shown_model=new.item.model or model,
+            work=work,
+            settings=cloud,
+            path=path,
+            shown_model=item.model or model,
             request=request,
             to_send=CloudCall(model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key),
             price=price,
@@ -188,18 +193,9 @@ class Cloud:
             meter=Meter(max_tokens=request.max_tokens, thinks="thinking" in request.body),
             why=why,
             reservation=reservation,
+            reserved_nano_usd=amount,
         )
         return self._begin(accepted)
-
-    async def _set_aside(self, reservation: Reservation) -> Reservation:
-        """Once it is on the disk: only then is the request taken from the queue, which may answer it where the disk takes nothing."""
-        await self._purse.record(reservation)
-        try:
-            self._check_open()
-        except HearthError:
-            self._purse.close(reservation, 0)
-            raise
-        return reservation
 
     def _check_open(self) -> None:
         """After each wait on the way in, since the owner may have given an order meanwhile."""
@@ -210,48 +206,48 @@ class Cloud:
             raise CloudUnavailable
 
     async def _price(self, model: str) -> Price:
-        given = self._settings().prices.get(model)
+        given = self._settings.prices.get(model)
         price = await self._prices.price_of(model) if given is None else price_in(given)
         if price is None:
             raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
         return price
 
-    def _work(self, new: Submission, model: str) -> ActiveRequest:
+    def _numbered(self, new: Submission, model: str) -> ActiveRequest:
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         work = self._registry.number(new, self, self._clock.monotonic(), limit_bytes=limit_bytes, on_abandon=self._leave)
         work.model = model
         return work
 
     def _begin(self, call: Call) -> Ticket:
-        work = call.work
-        sequence = work.item.sequence
-        self._calls[sequence] = call
-        self._registry.add(work, 0, work.item.arrived_at)
-        call.task = asyncio.get_running_loop().create_task(self._conversations.hold(call), name=f"claude {sequence}")
+        work, item = call.work, call.work.item
+        self._calls[item.sequence] = call
+        self._registry.add(work, 0, item.arrived_at)
+        running = call.run(self._backend, self._registry, self._clock)
+        call.task = asyncio.get_running_loop().create_task(running, name=f"claude {item.sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
         self._changed()
         return Ticket(
-            sequence=sequence,
-            request_id=work.item.request_id,
+            sequence=item.sequence,
+            request_id=item.request_id,
             position=0,
             estimated_wait_s=0.0,
             reply=work.reply,
             served_by=SERVED_BY,
         )
 
-    # The end of a call, on every way.
-
     def _over(self, call: Call, task: asyncio.Task[None]) -> None:
-        """The task is over: close the books, then tell whoever has not heard."""
-        now, cost = self._clock.monotonic(), call.bill_nano_usd
-        self._purse.close(call.reservation, cost)
-        del self._calls[call.work.item.sequence]
-        work, error = call.work, self._error_of(call, task)
+        """The task is over, on whatever way: settle the cost, then tell whoever has not heard."""
+        now, work, cost = self._clock.monotonic(), call.work, call.bill_nano_usd
+        self._budget.close(call.reservation, cost)
+        del self._calls[work.item.sequence]
+        error = self._error_of(call, task)
         if call.meter.started:
             tokens = call.meter.tokens
             work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
-        self._registry.end(work, _outcome_of(error), now, error, cost_usd=usd(cost) if cost else None)
-        asked, cloud = call.to_send, self._settings()
+        given_up = isinstance(error, CallerGone | ShuttingDown)
+        outcome = Outcome.COMPLETED if error is None else Outcome.CANCELLED if given_up else Outcome.FAILED
+        self._registry.end(work, outcome, now, error, cost_usd=usd(cost) if cost else None)
+        asked, cloud = call.to_send, self._settings
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
             self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
         self._changed()
@@ -270,40 +266,17 @@ class Cloud:
     def _is_down(self) -> bool:
         return self._health.is_down(self._clock.monotonic())
 
-    def _leave(self, sequence: Sequence, error: HearthError | None = None) -> bool:
+    def _leave(self, sequence: Sequence) -> bool:
         call = self._calls.get(sequence)
-        return call is not None and call.leave(error or CallerGone())
-
-    # What others ask for.
+        return call is not None and call.leave(CallerGone())
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         """As `Owner` says."""
-        running = [work for work in works if self._calls[work.item.sequence].ending is None]
-        return [work for work in running if self._leave(work.item.sequence)]
+        return [work for work in works if self._calls[work.item.sequence].ending is None and self._leave(work.item.sequence)]
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says."""
-        return self._shown(self._calls[work.item.sequence])
-
-    def status(self) -> dict[str, object]:
-        """What runs at Claude and what it has cost today."""
-        totals, settings = self._purse.totals(), self._settings()
-        state = "off" if not settings.api_key else "down" if self._is_down() else "ready"
-        return {
-            "state": state,
-            "model": settings.model,
-            "running": [self._shown(call) for call in self._calls.values()],
-            "spent_today_usd": usd(totals.external_spent),
-            "reserved_usd": usd(totals.external_reserved),
-            "limit_today_usd": usd(self._purse.limit_nano_usd),
-            "internal_spent_today_usd": usd(totals.internal_spent),
-            "internal_reserved_usd": usd(totals.internal_reserved),
-            "callers": self._purse.by_caller(),
-        }
-
-    def _shown(self, call: Call) -> dict[str, object]:
-        now, work = self._clock.monotonic(), call.work
-        began_at = work.dispatched_at
+        now, call, began_at = self._clock.monotonic(), self._calls[work.item.sequence], work.dispatched_at
         return status.item(self._state, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
@@ -312,23 +285,35 @@ class Cloud:
             "attempts": work.attempt,
             "running_s": None if began_at is None else round(now - began_at, 3),
             "first_byte": work.first_byte_at is not None,
-            "reserved_usd": usd(call.reservation.nano_usd),
+            "reserved_usd": usd(call.reserved_nano_usd),
         }
 
-    # The life of the desk.
+    def status(self) -> dict[str, object]:
+        """What runs at Claude and what it has cost today."""
+        totals, settings = self._budget.totals(), self._settings
+        return {
+            "state": "off" if not settings.api_key else "down" if self._is_down() else "ready",
+            "model": settings.model,
+            "running": [self.shown(call.work) for call in self._calls.values()],
+            "spent_today_usd": usd(totals.external_spent),
+            "reserved_usd": usd(totals.external_reserved),
+            "limit_today_usd": usd(self._budget.limit_nano_usd),
+            "internal_spent_today_usd": usd(totals.internal_spent),
+            "internal_reserved_usd": usd(totals.internal_reserved),
+            "callers": self._budget.by_caller(),
+        }
 
     async def run(self) -> None:
-        """Keep the books written, until cancelled."""
-        await self._purse.run()
+        """Keep the ledger written, until cancelled."""
+        await self._budget.run()
 
-    def reloaded(self, config: GatewayConfig) -> None:
+    def reloaded(self, _config: GatewayConfig) -> None:
         """Another configuration is in force: whatever was refused may be right now, and today another day."""
-        del config
         self._health.forget()
-        self._purse.look_again()
+        self._budget.look_again()
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
-        """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the books."""
+        """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the ledger."""
         self._stopping = True
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if tasks:
@@ -340,28 +325,15 @@ class Cloud:
             await asyncio.wait((ended,), timeout=_LAST_STEPS_S)
             ended.cancel()
             hurried.cancel()
-            await asyncio.sleep(0)  # the books of the last ones are closed by callbacks
-        self._purse.give_back()
-        await self._purse.flush()
+            await asyncio.sleep(0)  # the last ones are settled by callbacks
+        await self._budget.stop()
 
+    @property
     def _settings(self) -> CloudSettings:
         """Always those in force."""
         return self._config().settings.cloud
 
 
-async def _translated(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
-    if len(call.body) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(_translate, call, model, default_max_tokens)
-    return _translate(call, model, default_max_tokens)
-
-
-def _translate(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
-    path = call.path.partition("?")[0]
-    request = claude_request(path, call.body, default_max_tokens=default_max_tokens)
+def _translated(path: str, body: bytes, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
+    request = claude_request(path, body, default_max_tokens=default_max_tokens)
     return request, encoded(model, request.body)
-
-
-def _outcome_of(error: HearthError | None) -> Outcome:
-    if error is None:
-        return Outcome.COMPLETED
-    return Outcome.CANCELLED if isinstance(error, CallerGone | ShuttingDown) else Outcome.FAILED
