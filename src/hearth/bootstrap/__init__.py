@@ -1,4 +1,4 @@
-"""The one place that names concrete adapters and puts the house together.
+"""The one place that names concrete adapters and puts the gateway together.
 
 Nothing here decides anything at run time: it chooses, connects, starts and stops.
 """

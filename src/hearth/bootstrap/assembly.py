@@ -30,7 +30,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AlertSettings, BackendMode
+from hearth.config.settings import BackendMode
 from hearth.config.watching import FileWatch
 from hearth.emulator.models import default_profiles
 from hearth.errors import BackendError, ConfigError
@@ -105,7 +105,11 @@ async def build_gateway(
         if log is not None:
             await _join_store(gateway, log, "scheduler.emulator" if identity.emulator else "scheduler", closing)
         if settings.gpu.nvml and not identity.emulator:  # the emulator computes on none
-            _join_card(gateway, GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device))), closing)
+            card = GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device)))
+            closing.push_async_callback(card.aclose)
+            card_watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
+            gateway.accompany("gpu watch", card_watch.run)
+            gateway.on_reload(lambda _: card_watch.poke())
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
 
@@ -139,21 +143,9 @@ def _gateway(
         events=events,
         history=None if log is None else log.invocations,
         watching=FileWatch if watch else None,
-        vet=_vet,
+        vet=lambda fresh, old: None if fresh.settings.ollama.url == old.settings.ollama.url else hearth_problem(fresh.settings.ollama.url),
         notes=notes,
     )
-
-
-def _join_card(gateway: Gateway, card: GpuThread, closing: AsyncExitStack) -> None:
-    closing.push_async_callback(card.aclose)
-    watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
-    gateway.accompany("gpu watch", watch.run)
-    gateway.on_reload(lambda _: watch.poke())
-
-
-def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
-    """What speaks against a configuration that only asking can tell; blocks."""
-    return hearth_problem(fresh.settings.ollama.url) if fresh.settings.ollama.url != old.settings.ollama.url else None
 
 
 # The model server.
@@ -176,16 +168,14 @@ def hearth_problem(url: str) -> str | None:
 
 
 class OllamaClaim:
-    """Tells Hearths on this machine that share an Ollama of each other.
+    """Tells Hearths on this machine that share an Ollama of each other, by a name among the abstract sockets of Linux.
 
-    Holds a name among the abstract sockets of Linux: no file is left behind, and the kernel takes it back when the process ends.
-
-    Attributes:
-        shared: what to tell the owner; empty where nobody else on this machine schedules that Ollama.
+    No file is left behind, and the kernel takes the name back when the process ends.
     """
 
     def __init__(self, url: str) -> None:
         self.shared = ""
+        """What to tell the owner; empty where nobody else on this machine schedules that Ollama."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
         try:
@@ -241,10 +231,7 @@ async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: Eve
 async def open_store(
     config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack, connect: Connect = connect_writer
 ) -> Store:
-    """Open the store that the settings name, let it hear of everything, and have `closing` close it.
-
-    Args:
-        connect: opens the writing connection.
+    """Open the store that the settings name, and have `closing` close it; `connect` opens the writing connection.
 
     Raises:
         StorageRefused: the file is not one that may be written; the message says what to do.
@@ -350,10 +337,6 @@ def open_jobs(gateway: Gateway, log: Store) -> None:
     gateway.accompany("forgotten jobs", jobs.forget)
     gateway.accompany("webhooks of jobs", sender.run)
     gateway.show("jobs", jobs.status)
-    _open_batches(gateway, log, jobs, host)
-
-
-def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, host: JobHost) -> None:
     batches = Batches(files=log.files, store=log.batches, jobs=jobs, host=host)
     gateway.batches = batches
     gateway.events.subscribe(batches)
@@ -363,11 +346,7 @@ def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, host: JobHost) -> No
 
 
 def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> OtlpTraces | None:
-    """The way to the collector that the settings name; None where they name none.
-
-    Raises:
-        ConfigError: OpenTelemetry is not installed.
-    """
+    """The way to the collector that the settings name, None where they name none. Raises ConfigError where it is not installed."""
     settings = config.settings.telemetry
     if not settings.otlp_endpoint:
         return None
@@ -381,9 +360,6 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
     return traces
 
 
-# What looks on.
-
-
 def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
     """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for it."""
     clock, events = gateway.clock, gateway.events
@@ -393,17 +369,14 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
 
-    def settings() -> AlertSettings:
-        return gateway.config.settings.alerts
-
-    note = gateway.records.metrics.note_loop_lag
+    settings, note = lambda: gateway.config.settings.alerts, gateway.records.metrics.note_loop_lag
     gateway.accompany("loop lag", partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note))
     if log_directory is not None:
         gateway.accompany("disk space", partial(watch_disk, log_directory, clock=clock, events=events, settings=settings))
 
 
 def join_latency(gateway: Gateway) -> None:
-    tracker = gateway.records.requests
-    alive = lambda sequence: gateway.worker.registry.live(sequence) is not None  # noqa: E731
+    tracker, registry = gateway.records.requests, gateway.worker.registry
+    alive = lambda sequence: registry.live(sequence) is not None  # noqa: E731
     gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
     gateway.accompany("latency", partial(tracker.watch, clock=gateway.clock, events=gateway.events, alive=alive))

@@ -48,6 +48,7 @@ LAST_STEPS_S = 15.0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)

@@ -21,15 +21,7 @@ DOWN_CHECK_INTERVAL_S = 1.0
 
 
 class BackendWatch:
-    """What is known of the model server, and the task that keeps it known.
-
-    Attributes:
-        up: it answered the last time.
-        version: its version, empty before the first answer.
-        resident: what was in memory at the last look.
-        offloaded: models that ran, wholly or in part, on the CPU at the last look, though there is a GPU.
-        elsewhere: models that it lists and that run at another host, which is the value, in canonical form and lower case: never served.
-    """
+    """What is known of the model server since the last look, and the task that keeps it known."""
 
     def __init__(self, runtime: Runtime, control: ModelControl) -> None:
         self.control = control
@@ -37,7 +29,9 @@ class BackendWatch:
         self.version = ""
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
+        """Models that run, wholly or in part, on the CPU, though there is a GPU."""
         self.elsewhere: dict[str, str] = {}
+        """Models that it lists and that run at another host, which is the value, in canonical form and lower case: never served."""
         self._runtime = runtime
         self._clock = runtime.clock
         self._state = runtime.state
@@ -51,6 +45,7 @@ class BackendWatch:
         self._missing_home = ""
         self._down_since: float | None = None
         self._sleep = WakeableSleep()
+        self.poke = self._sleep.ring
 
     @property
     def installed(self) -> tuple[str, ...]:
@@ -97,9 +92,6 @@ class BackendWatch:
     def known_name(self, model: str) -> str:
         """The same, in canonical form where it is not installed."""
         return self.name_of(model) or canonical_model(model)
-
-    def poke(self) -> None:
-        self._sleep.ring()
 
     def look_soon(self) -> None:
         """Work has found the server down or changed: know it at once, and look for its return at the faster beat."""

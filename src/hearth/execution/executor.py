@@ -28,7 +28,7 @@ from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
 from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind, value
 
-_PassOn: TypeAlias = "Callable[[Exchange, Deadline], Awaitable[None]]"
+_PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 RENDER_LAST_S = 0.03
@@ -55,18 +55,16 @@ class _Times:
 
 @dataclass(slots=True, eq=False)
 class _Knowledge:
-    """What was found out about a model as it is loaded.
-
-    Attributes:
-        asked: whether its server shows how prompts are rendered; lead: what its template writes before an answer, None where it does not.
-        goes_on: with tools on offer, its template goes on with an answer that was begun.
-        diverged: of its last replays, whether they said something else than the caller has.
-    """
+    """What was found out about a model as it is loaded."""
 
     asked: bool = False
+    """Whether its server shows how prompts are rendered."""
     lead: str | None = None
+    """What its template writes before an answer, None where it is not shown."""
     goes_on: bool = False
+    """With tools on offer, its template goes on with an answer that was begun."""
     diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
+    """Of its last replays, whether they said something else than the caller has."""
 
 
 class Executor:
@@ -88,12 +86,7 @@ class Executor:
         return len(self._tasks)
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
-        """Begin the work's current attempt.
-
-        Args:
-            prompt_s: expected seconds until the first byte.
-            limit_s: the most seconds that the whole answer can be expected to take.
-        """
+        """Begin the current attempt: `prompt_s` until the first byte are expected, and at most `limit_s` for the whole answer."""
         sequence, ollama = work.item.sequence, self._runtime.settings.ollama
         whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
         times = _Times(quiet_s=ollama.first_byte_timeout_s + 2 * prompt_s, whole_s=whole_s)
@@ -183,7 +176,7 @@ class Executor:
             await self._resume(work, times)
             return
         work.fingerprint = self._fingerprint_of(work.model or "") if work.item.streaming else ""
-        await self._exchange(work, call, times, lambda exchange, limit: self._answers.stream(work, exchange, _route(call), limit))
+        await self._exchange(work, call, times, self._answers.stream)
 
     async def _exchange(self, work: ActiveRequest, call: BackendCall, times: _Times, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
@@ -195,7 +188,7 @@ class Executor:
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
                     limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)  # however long it gets
-                    await pass_on(exchange, limit)
+                    await pass_on(work, exchange, _route(call), limit)
                 else:
                     await self._answers.whole(work, exchange, _route(call))
                 whole = True
@@ -246,20 +239,16 @@ class Executor:
         """Source of the record: a real engine repeats a text only for an equal history of its prompt cache."""
         record = self._knowledge(work).diverged
         try:
-            await self._again(work, times)
+            await self._exchange(work, work.call(), times, self._answers.replay)
         except StreamDiverged:
             record.append(True)
             raise
         record.append(False)
 
-    async def _again(self, work: ActiveRequest, times: _Times) -> None:
-        call = work.call()
-        await self._exchange(work, call, times, lambda exchange, limit: self._answers.replay(work, exchange, _route(call), limit))
-
     async def _continue(self, work: ActiveRequest, times: _Times) -> None:
         rest = self._continuation(work)
         if rest.nothing_said:  # then any answer goes on from there
-            await self._again(work, times)
+            await self._exchange(work, work.call(), times, self._answers.replay)
             return
         async with asyncio.timeout(times.quiet_s):
             prefix = await self._prefix(work, rest)
@@ -281,7 +270,7 @@ class Executor:
             if not rest.is_read_as(shown):
                 raise StreamDiverged("the model's template does not go on with an answer that was begun")
         try:
-            await self._exchange(work, call, times, lambda exchange, limit: self._answers.rest(work, exchange, rest, limit))
+            await self._exchange(work, call, times, partial(self._answers.rest, rest))
         except BackendError as error:
             if work.forwarded or work.status is None or not 400 <= work.status < 500:
                 raise
@@ -295,11 +284,7 @@ class Executor:
         return Continuation(_route(call), call, work.sent)
 
     async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
-        """What stands before the text when the model reads it.
-
-        Raises:
-            StreamDiverged: the model server does not show it.
-        """
+        """What stands before the text when the model reads it. Raises StreamDiverged where the model server does not show it."""
         plain = await self._rendered(rest.rendering(answered=False))
         answered = await self._rendered(rest.rendering(answered=True)) if rest.has_thought else None
         lead = self._knowledge(work).lead
@@ -320,10 +305,7 @@ class Executor:
         return rendered_in(b"".join(parts)) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else None
 
     async def _paused(self, work: ActiveRequest) -> int:
-        """An attempt was stopped to go on later: see how its prompt is rendered as long as its model is there.
-
-        Returns how many tokens of its answer the next attempt only has to read.
-        """
+        """Stopped to go on later: see how its prompt is rendered while its model is there; the tokens that the next attempt only reads."""
         work.spend(self._runtime.clock.monotonic())
         rest, work.pausing, work.rest = work.rest, False, None
         if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) is not Way.CONTINUE:
@@ -362,10 +344,8 @@ class Executor:
 
     def _is_unknown(self, work: ActiveRequest) -> bool:
         """Nobody has asked yet whether this model's answers can be continued."""
-        if Way.CONTINUE not in work.item.ways:
-            return False
         known = self._known.get(self._fingerprint_of(work.model or ""))
-        return known is None or not known.asked
+        return Way.CONTINUE in work.item.ways and (known is None or not known.asked)
 
     async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
         """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""

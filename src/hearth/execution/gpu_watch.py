@@ -167,13 +167,14 @@ def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] 
     """
     if reading.used_mib is None:
         return None
-    own = [process.used_mib for process in reading.processes or () if _runs_models(process.name)]
+    # Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each.
+    servers = [
+        each
+        for each in reading.processes or ()
+        if "ollama" in each.name.lower() or PurePosixPath(each.name).name.startswith("llama-server")
+    ]
+    own = [process.used_mib for process in servers]
     named = [mib for mib in own if mib is not None]
     if own and len(named) == len(own):  # else the driver names none of them, or does not say what one holds (containers, WSL)
         return max(0.0, reading.used_mib - sum(named))
     return None if resident is None else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
-
-
-def _runs_models(name: str) -> bool:
-    """Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each."""
-    return "ollama" in name.lower() or PurePosixPath(name).name.startswith("llama-server")

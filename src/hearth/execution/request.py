@@ -321,10 +321,6 @@ class ActiveRequest:
         """The current attempt is interrupted: what it took counts for the answer, of which the caller has a part."""
         if self.dispatched_at is None or not self.forwarded:
             return
-        first_at = now if self.first_byte_at is None else self.first_byte_at
-        before = self.spent
-        self.spent = Spent(
-            total_s=before.total_s + now - self.dispatched_at,
-            prompt_s=before.prompt_s + first_at - self.dispatched_at,
-            decode_s=before.decode_s + now - first_at,
-        )
+        began_at, before, first_at = self.dispatched_at, self.spent, now if self.first_byte_at is None else self.first_byte_at
+        total_s, prompt_s = before.total_s + now - began_at, before.prompt_s + first_at - began_at
+        self.spent = Spent(total_s=total_s, prompt_s=prompt_s, decode_s=before.decode_s + now - first_at)

@@ -44,13 +44,11 @@ class Runtime:
 
 
 class WakeableSleep:
-    """Belongs to the one task that pauses."""
+    """Belongs to the one task that pauses; `ring` ends the pause that is, or the next one."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
-
-    def ring(self) -> None:
-        self._rung.set()
+        self.ring = self._rung.set
 
     async def pause(self, pause_s: float) -> None:
         with suppress(TimeoutError):

@@ -158,7 +158,7 @@ class AnswerStream:
             self._continue(work, replay.finish())
         self._finish(work, ending)
 
-    async def rest(self, work: ActiveRequest, exchange: Exchange, rest: Continuation, limit: Deadline) -> None:
+    async def rest(self, rest: Continuation, work: ActiveRequest, exchange: Exchange, _: Route, limit: Deadline) -> None:
         """Pass on what the model says after the text that its caller has.
 
         Raises:

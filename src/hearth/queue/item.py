@@ -16,16 +16,12 @@ _PlaceKey = tuple[str, Lane, Priority, str | None, bytes]
 
 
 class AdmissionState:
-    """Whether new work may come in.
+    """Whether new work may come in."""
 
-    Attributes:
-        draining: the owner wants no new work.
-        back_in_s: the gateway ends, and may be back after so many seconds; None while it goes on.
-    """
-
-    def __init__(self) -> None:
-        self.draining = False
-        self.back_in_s: float | None = None
+    draining = False
+    """The owner wants no new work."""
+    back_in_s: float | None = None
+    """The gateway ends, and may be back after so many seconds; None while it goes on."""
 
     def check(self, *, accepted: bool = False) -> None:
         """Raises ShuttingDown or, for what was not `accepted` before, Draining."""

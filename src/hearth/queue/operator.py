@@ -61,32 +61,14 @@ class Schedule:
 
 
 class OperatorCommands:
-    """The owner's orders. Must be used on the gateway's event loop.
+    """The owner's orders. Must be used on the gateway's event loop. `resolve`: the installed name of a model; raises ModelNotFound."""
 
-    Attributes:
-        paused: external work waits.
-        pinned: the model to come back to, instead of the home model.
-
-    Args:
-        resolve: the installed name of a model; raises ModelNotFound.
-    """
-
-    def __init__(
-        self,
-        *,
-        worker: LLMQueueWorker,
-        resolve: Callable[[str], Awaitable[str]],
-        clock: Clock,
-        events: EventSink,
-    ) -> None:
-        self._state = worker.scheduler.state
-        self._post = worker.post
-        self._doors = worker.doors
-        self._resolve = resolve
-        self._clock = clock
-        self._events = events
+    def __init__(self, *, worker: LLMQueueWorker, resolve: Callable[[str], Awaitable[str]], clock: Clock, events: EventSink) -> None:
+        self._state, self._post, self._doors = worker.scheduler.state, worker.post, worker.doors
+        self._resolve, self._clock, self._events = resolve, clock, events
         self.paused = False
         self.pinned: str | None = None
+        """The model to come back to, instead of the home model."""
         self._since_wall_s: dict[str, float] = {}
         self._drained_at = 0.0
 
@@ -117,24 +99,24 @@ class OperatorCommands:
         running = len(self._state.entries) - len(self._state.waiting)
         self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))  # what was gathered goes in now
         self._doors.draining, self._drained_at = True, now
-        self._note("draining", in_force=True)
+        self._since_now("draining")
         self._post(inputs.TimerFired())  # so that who looks at the status sees it
 
     def pause(self) -> None:
         """Let external work wait: it is taken, and none starts."""
         if not self.paused:
             self.paused = True
-            self._note("paused", in_force=True)
+            self._since_now("paused")
             self._say("pause", None, inputs.ExternalPaused(paused=True))
 
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            self._note("paused", in_force=False)
+            del self._since_wall_s["paused"]
             self._say("resume", None, inputs.ExternalPaused(paused=False))
         if self.draining:
             self._doors.draining = False
-            self._note("draining", in_force=False)
+            del self._since_wall_s["draining"]
             now = self._clock.monotonic()
             self._events.emit(DrainEnded(at=now, drained_s=now - self._drained_at))
             self._post(inputs.TimerFired())
@@ -145,17 +127,16 @@ class OperatorCommands:
         Raises:
             ModelNotFound, OrderRefused: it is not installed, or never fits.
         """
-        name = await self._resolve(model)
-        self._check_fits(name)
+        name = await self._fitting(model)
         if name != self.pinned:
             self.pinned = name
-            self._note("pinned", in_force=True)
+            self._since_now("pinned")
             self._say("pin", name, inputs.ModelPinned(model=name))
 
     def unpin(self) -> None:
         if self.pinned is not None:
             name, self.pinned = self.pinned, None
-            self._note("pinned", in_force=False)
+            del self._since_wall_s["pinned"]
             self._say("unpin", name, inputs.ModelPinned(model=None))
 
     async def load(self, model: str) -> None:
@@ -164,8 +145,7 @@ class OperatorCommands:
         Raises:
             ModelNotFound, OrderRefused: it is not installed, never fits, or not beside the pinned model.
         """
-        name = await self._resolve(model)
-        self._check_fits(name)
+        name = await self._fitting(model)
         keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
             raise OrderRefused(f"{self.pinned} is pinned and leaves no room for {name}: unpin it first")
@@ -186,9 +166,11 @@ class OperatorCommands:
             self._say("unload", name, inputs.UnloadOrdered(model=name))
         return resident is not None or name in (*orders.wanted, *orders.unwanted)
 
-    def _check_fits(self, model: str) -> None:
-        if self._state.residency.never_fits(model):
-            raise OrderRefused(f"{model} needs more memory than gpu.vram_gb says there is")
+    async def _fitting(self, model: str) -> str:
+        name = await self._resolve(model)
+        if self._state.residency.never_fits(name):
+            raise OrderRefused(f"{name} needs more memory than gpu.vram_gb says there is")
+        return name
 
     def _check_unused(self, model: str) -> None:
         resident = self._state.residency.residents.get(model)
@@ -200,11 +182,8 @@ class OperatorCommands:
         if model == self.pinned:
             raise OrderRefused(f"{model} is pinned: unpin it first")
 
-    def _note(self, order: str, *, in_force: bool) -> None:
-        if in_force:
-            self._since_wall_s[order] = round(self._clock.wall(), 3)
-        else:
-            self._since_wall_s.pop(order, None)
+    def _since_now(self, order: str) -> None:
+        self._since_wall_s[order] = round(self._clock.wall(), 3)
 
     def _say(self, order: str, model: str | None, fact: Input) -> None:
         """The event first, then the scheduler: what it decides upon that comes after it in the log, too."""

@@ -48,10 +48,8 @@ class Registry:
         """The request with the next number, each once in the order of acceptance; `add` it.
 
         Args:
-            limit_bytes: of its reply.
             max_wait_s: how long it may wait for its start; 0, or a durable one, waits for ever.
             arrived_at: the instant of the place in line that it takes over.
-            on_abandon: called when its caller has gone.
         """
         self._last += 1
         item = replace(
@@ -97,7 +95,11 @@ class Registry:
         del self._works[sequence]
         self._ended[sequence] = FinishedRequest(work.item, work.model or work.item.model, work.attempt, work.interrupts, outcome)
         if len(self._ended) > REMEMBERED:
-            self._forget(*self._ended.popitem(last=False))
+            oldest, finished = self._ended.popitem(last=False)
+            request_id = finished.item.request_id
+            self._by_request[request_id] = [pair for pair in self._by_request[request_id] if pair[1] != oldest]
+            if not self._by_request[request_id]:
+                del self._by_request[request_id]
         return True
 
     def end(
@@ -129,12 +131,6 @@ class Registry:
         self.tell(work, ended)
         return True
 
-    def _forget(self, sequence: Sequence, ended: FinishedRequest) -> None:
-        request_id = ended.item.request_id
-        self._by_request[request_id] = [pair for pair in self._by_request[request_id] if pair[1] != sequence]
-        if not self._by_request[request_id]:
-            del self._by_request[request_id]
-
     # What others ask for.
 
     def live(self, sequence: Sequence) -> ActiveRequest | None:
@@ -160,8 +156,8 @@ class Registry:
 
     def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
         """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
-        found = [sequence for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
-        return sum(map(self.cancel, found)) > 0 if found else None
+        found = [self.cancel(sequence) for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
+        return any(found) if found else None
 
     def cancel_caller(self, caller: str) -> list[RequestId]:
         """Give up all that a caller has, in one decision of each owner. Returns the ids of what is cancelled now, none the next time.
