@@ -28,27 +28,18 @@ MAX_TOKENS = 100
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Ask:
-    """One request of one caller.
+    """One request of one caller."""
 
-    Attributes:
-        number: its own in the world; life: of the process that it went to.
-        changeable: the model says something else each time.
-        patience_s: after that its caller leaves; None never.
-        whole: the answer was read to its end, without an error.
-        is_job: nobody reads the answer; it is kept with the job, or in a batch's file. With a `key` it is asked for until it is taken.
-        left_at: when its caller left; given_up: somebody who may has cancelled it.
-    """
-
-    number: int
-    life: int
+    number: int  # its own in the world
+    life: int  # of the process that it went to
     caller: str
     model: str | None
     path: str = "/api/generate"
     stream: bool = False
     service_s: float = 1.0
     words: tuple[str, ...] = ()
-    changeable: bool = False
-    patience_s: float | None = None
+    changeable: bool = False  # the model says something else each time
+    patience_s: float | None = None  # after that its caller leaves; None never
     runs: int = 0
     continued: bool = False
     ticket: Ticket | None = None
@@ -58,13 +49,14 @@ class Ask:
     parts: list[bytes] = field(default_factory=list)
     error: HearthError | None = None
     refused: HearthError | None = None
-    whole: bool = False
-    left_at: float | None = None
+    whole: bool = False  # the answer was read to its end, without an error
+    left_at: float | None = None  # when its caller left
+    # nobody reads the answer; it is kept with the job, or in a batch's file. With a `key` it is asked for until it is taken.
     is_job: bool = False
     job_id: str = ""
     key: str | None = None
     webhook_url: str | None = None
-    given_up: bool = False
+    given_up: bool = False  # somebody who may has cancelled it
 
     @property
     def canary(self) -> str:

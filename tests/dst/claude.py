@@ -25,10 +25,8 @@ class CloudFault(StrEnum):
 
     REFUSE = "refuse"
     BUSY = "busy"
-    CUT = "cut"
-    """The connection ends after two words."""
-    STALL = "stall"
-    """Nothing more comes after two words."""
+    CUT = "cut"  # the connection ends after two words
+    STALL = "stall"  # nothing more comes after two words
 
 
 @dataclass(slots=True, eq=False)

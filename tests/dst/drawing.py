@@ -46,15 +46,10 @@ ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """One house.
+    """One house."""
 
-    Attributes:
-        capacity_mib: of the card; None has room for one model.
-        settings: at the start; later ones come into force by reloads and agree with the card.
-    """
-
-    capacity_mib: float | None
-    settings: tuple[Settings, ...]
+    capacity_mib: float | None  # of the card; None has room for one model
+    settings: tuple[Settings, ...]  # at the start; later ones come into force by reloads and agree with the card
 
 
 @cache

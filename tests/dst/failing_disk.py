@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PERIODS_S = (0.5, 3.0, 12.0)
-READS_TOO = 0.3
-"""In so many of the periods nothing can be read either."""
+READS_TOO = 0.3  # in so many of the periods nothing can be read either
 
 
 class Stage(StrEnum):
@@ -37,8 +36,7 @@ class Stage(StrEnum):
     BEGIN = "begin"
     STATEMENT = "statement"
     COMMIT = "commit"
-    SYNCED = "synced"
-    """It is said to have failed, and is found in the file."""
+    SYNCED = "synced"  # it is said to have failed, and is found in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,12 @@ BLOWS = (
 
 @dataclass(slots=True, eq=False)
 class Trouble:
-    """What is wrong with the disk now, and what was.
+    """What is wrong with the disk now, and what was."""
 
-    Attributes:
-        lasting: every commit meets it; reads_fail: questions fail as well.
-        hits: the instants at which something failed; wrote_at: when a commit succeeded last.
-    """
-
-    lasting: Blow | None = None
-    reads_fail: bool = False
-    hits: list[float] = field(default_factory=list)
-    wrote_at: float = -1.0
+    lasting: Blow | None = None  # every commit meets it
+    reads_fail: bool = False  # questions fail as well
+    hits: list[float] = field(default_factory=list)  # the instants at which something failed
+    wrote_at: float = -1.0  # when a commit succeeded last
     silent: int = 0
     _single: Blow | None = None
     _commits_before: int = 0

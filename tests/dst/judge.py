@@ -25,8 +25,7 @@ from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallRecord
 from tests.worker.house import timers
 
-CANCEL_S = 0.05
-"""From the order to stop an attempt to its connection's end."""
+CANCEL_S = 0.05  # from the order to stop an attempt to its connection's end
 DAY_S = 86_400.0
 CANARY = re.compile(rb"canary\d+x")
 

@@ -31,8 +31,7 @@ from tests.dst.watch import Watch
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import LoopClock
 
-JUST_BEFORE_S = 5.0
-"""A write that failed so long before a stop may not have been tried again when it ends."""
+JUST_BEFORE_S = 5.0  # a write that failed so long before a stop may not have been tried again when it ends
 
 
 class Life:

@@ -12,8 +12,7 @@ from hearth.errors import HearthError
 T = TypeVar("T")
 
 WINDOWS_S = (60.0, 3600.0)
-CLOSE_S = 1e-5
-"""Instants that went through the wall clock of a store are only as exact as this."""
+CLOSE_S = 1e-5  # instants that went through the wall clock of a store are only as exact as this
 
 
 class AllStamps:

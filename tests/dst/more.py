@@ -5,24 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 from random import Random
 
-EVERY, OFFSET = 5, 3
-"""Houses 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can."""
+EVERY, OFFSET = 5, 3  # houses 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
 
 
 class More(StrEnum):
     """Something that a house has beside its queue, its jobs and its cloud."""
 
-    EMBEDDINGS = "embeddings"
-    """Callers embed, one input at a time, and share calls."""
+    EMBEDDINGS = "embeddings"  # callers embed, one input at a time, and share calls
     BATCHES = "batches"
-    WEBHOOKS = "webhooks"
-    """Jobs have somebody who is to be told."""
-    FOREIGNER = "foreigner"
-    """Somebody else uses the model server."""
-    ORDERS = "orders"
-    """The owner drains, loads and unloads too, and whoever cancels cancels everything that he has."""
-    DISK = "disk"
-    """The disk fails now and then, and callers of jobs ask again."""
+    WEBHOOKS = "webhooks"  # jobs have somebody who is to be told
+    FOREIGNER = "foreigner"  # somebody else uses the model server
+    ORDERS = "orders"  # the owner drains, loads and unloads too, and whoever cancels cancels everything that he has
+    DISK = "disk"  # the disk fails now and then, and callers of jobs ask again
 
 
 def more_of(number: int) -> frozenset[More]:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DAY_S = 86_400.0
-AGAIN_S = 1.5
-"""After so long, whoever was refused by the disk asks again."""
+AGAIN_S = 1.5  # after so long, whoever was refused by the disk asks again
 _ADMITTED = (
     "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external' "
@@ -40,24 +39,17 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """One batch that somebody wanted.
-
-    Attributes:
-        spoiled: a line of its file is wrong, so that nothing of it may run.
-        accepted: it was promised; else it may be in the store all the same, where the process died.
-        given_up: somebody who may has cancelled it.
-        refused_by_disk: it may be in the store for as long as the disk fails.
-    """
+    """One batch that somebody wanted."""
 
     batch_id: str
     asks: list[Ask]
     caller: str
     endpoint: str
     window_s: float
-    spoiled: bool
-    accepted: bool = False
-    given_up: bool = False
-    refused_by_disk: bool = False
+    spoiled: bool  # a line of its file is wrong, so that nothing of it may run
+    accepted: bool = False  # it was promised; else it may be in the store all the same, where the process died
+    given_up: bool = False  # somebody who may has cancelled it
+    refused_by_disk: bool = False  # it may be in the store for as long as the disk fails
 
     def content(self) -> bytes:
         """The file."""
@@ -70,15 +62,11 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Overnight:
-    """The durable work of a world.
-
-    Attributes:
-        jobs: those that were accepted, by id; batches: all that were wanted.
-    """
+    """The durable work of a world."""
 
     world: World
-    jobs: dict[str, Ask] = field(default_factory=dict)
-    batches: dict[str, Batch] = field(default_factory=dict)
+    jobs: dict[str, Ask] = field(default_factory=dict)  # those that were accepted, by id
+    batches: dict[str, Batch] = field(default_factory=dict)  # all that were wanted
 
     async def job(self) -> None:
         """Work that is to be done whatever happens."""

@@ -17,17 +17,13 @@ from tests.support.examples import EXAMPLES
 from tests.worker.house import settle
 
 BERLIN = ZoneInfo("Europe/Berlin")
-DAYS = 8 if EXAMPLES == 1 else 30
-"""The clock changes in the night of the seventh, or of the fifteenth."""
+DAYS = 8 if EXAMPLES == 1 else 30  # the clock changes in the night of the seventh, or of the fifteenth
 BEFORE = timedelta(days=7 if EXAMPLES == 1 else 14)
 GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)
-STEPS = 90
-"""At most so many deeds in a day."""
+STEPS = 90  # at most so many deeds in a day
 EVENING = 23
-MORNING, NIGHT = 6, 22
-"""The active hours."""
-CHECK_S = 60.0
-"""Between looks at the model server; every five seconds would be most of what the month costs."""
+MORNING, NIGHT = 6, 22  # the active hours
+CHECK_S = 60.0  # between looks at the model server; every five seconds would be most of what the month costs
 HORIZON_S = (DAYS + 10) * 86_400.0
 
 

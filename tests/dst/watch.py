@@ -32,8 +32,7 @@ from hearth.scheduling.state import State
 from hearth.types import Lane
 from tests.support.invariants import check
 
-MOST_DECISIONS = 2_000
-"""At one instant."""
+MOST_DECISIONS = 2_000  # at one instant
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +47,7 @@ class Item:
     returned_at: float = -1.0
     interrupts: int = 0
     ended: ItemEnded | None = None
-    shares: bool = False
-    """It embeds, and may be a part of a call for several: then that call stands in the queue, not it."""
+    shares: bool = False  # it embeds, and may be a part of a call for several: then that call stands in the queue, not it
 
     @property
     def cloud(self) -> bool:

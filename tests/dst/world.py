@@ -37,12 +37,9 @@ EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
 CLOUD_FAULTS = tuple(CloudFault)
 REST_S = 40.0
-LOOK_S = 4.0
-"""Between two looks at what is left."""
-THOROUGH_EVERY = 16
-"""Every so many worlds are looked at more closely: each decision, each event's text."""
-TIDY_EVERY = 1024
-"""In so many the garbage collector runs after everything that happens."""
+LOOK_S = 4.0  # between two looks at what is left
+THOROUGH_EVERY = 16  # every so many worlds are looked at more closely: each decision, each event's text
+TIDY_EVERY = 1024  # in so many the garbage collector runs after everything that happens
 
 
 class World:

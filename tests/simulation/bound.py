@@ -17,10 +17,8 @@ from itertools import accumulate
 from hearth.simulation.workloads import Workload
 
 WIDTH = 400
-Way = tuple[float, float]
-"""(instant at which the GPU is free, sum of waits so far)"""
-Position = tuple[tuple[int, ...], int]
-"""(items served by model, model in memory)"""
+Way = tuple[float, float]  # (instant at which the GPU is free, sum of waits so far)
+Position = tuple[tuple[int, ...], int]  # (items served by model, model in memory)
 
 
 def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:

@@ -24,10 +24,8 @@ from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, sleep_until
 
 ALWAYS = Window(start_minute=0, end_minute=0)
-NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)
-"""Not within the first hours of virtual time, which begins at midnight."""
-AFTERWARDS_S = 240.0
-"""Long enough for the home model to come back."""
+NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)  # not within the first hours of virtual time, which begins at midnight
+AFTERWARDS_S = 240.0  # long enough for the home model to come back
 
 
 class _Deaf:

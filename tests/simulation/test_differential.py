@@ -26,15 +26,12 @@ from tests.support.workloads import Mix, random_workload
 
 WORKLOADS = 100
 BLOCK = 10
-KEPT = (646, 1107, 3670, 3919)
-"""Have differed: which of two models that leave at one instant went first."""
+KEPT = (646, 1107, 3670, 3919)  # have differed: which of two models that leave at one instant went first
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
-HOMING = (5, 11, 23, 41)
-"""Seeds with more than a dozen ways home."""
-LONGEST_S = 25.0
-"""Shorter than any timeout of the worker."""
+HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
+LONGEST_S = 25.0  # shorter than any timeout of the worker
 
 
 def drawn(seed: int, mix: Mix = MIX) -> tuple[Workload, SchedulerSettings]:

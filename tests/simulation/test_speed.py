@@ -18,8 +18,7 @@ from tests.support.examples import EXAMPLES
 
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 FEW, MOST_CALLS = 2_000, 116
-LINEAR = 1.5
-"""Ten times the requests take at most so many times ten times as long: caches fill up, and the machine has other things to do."""
+LINEAR = 1.5  # ten times the requests take at most so many times ten times as long: caches fill up, and the machine has other things to do
 
 
 @pytest.fixture(autouse=True)
