@@ -26,8 +26,3 @@ def more_of(number: int) -> frozenset[More]:
     rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5  # drawn apart: the others stay what they were
     drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
     return drawn | {More.DISK} if fails else drawn
-
-
-def with_more(count: int) -> range:
-    """The numbers of the first houses that may have more."""
-    return range(OFFSET, OFFSET + EVERY * count, EVERY)

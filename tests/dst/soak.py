@@ -17,8 +17,8 @@ from tests.support.examples import EXAMPLES
 from tests.worker.house import settle
 
 BERLIN = ZoneInfo("Europe/Berlin")
-DAYS = 8 if EXAMPLES == 1 else 30  # the clock changes in the night of the seventh, or of the fifteenth
-BEFORE = timedelta(days=7 if EXAMPLES == 1 else 14)
+DAYS = 4 if EXAMPLES == 1 else 30  # the clock changes in the night of the third, or of the fifteenth
+BEFORE = timedelta(days=2 if EXAMPLES == 1 else 14)
 GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)
 STEPS = 90  # at most so many deeds in a day
 EVENING = 23
