@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from hearth.types import Lane, Priority
 
+Group = tuple[Lane, Priority, str | None, str]
+"""Lane, priority, task type and model."""
+
 
 class JobState(StrEnum):
     """Where a job is; the last three are ends, and each job reaches exactly one of them."""
@@ -78,6 +81,11 @@ class Job:
     position: int | None = None
     result: bytes | None = None
 
+    @property
+    def group(self) -> Group:
+        """Waiting jobs of one group start in the order of their numbers."""
+        return self.lane, self.priority, self.task_type, self.model
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
@@ -119,13 +127,24 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Startable:
-    """The waiting jobs that may start now: the first of each lane, priority, task type and model; `suspects` apart.
+class StartConditions:
+    """Whether off-peak jobs may start; whether all jobs of batches are such; whether external ones wait on the owner's order."""
 
-    `next_due_wall_s` is the next instant at which a job may start that may not yet.
+    off_peak: bool
+    batches_off_peak: bool
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startable:
+    """The first waiting jobs of each group that may start now, in their order; of `full` groups there may be more.
+
+    `suspects` start alone and are in no group. `next_due_wall_s` is the next instant at which a job may start that may not yet.
     """
 
-    heads: tuple[Job, ...]
+    conditions: StartConditions
+    groups: dict[Group, list[Job]]
+    full: frozenset[Group]
     suspects: tuple[Job, ...]
     next_due_wall_s: float | None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from typing import Any, cast
 
-from hearth.events import JobStarted
-from hearth.job_types import Job, StoreLimits
+from hearth.events import Event, JobStarted
+from hearth.job_types import Job, StartConditions, StoreLimits
 from hearth.jobs.queue import BATCH_LIMIT, next_job
 from hearth.storage.jobs import JobTable
 from hearth.storage.table import Reader
@@ -76,6 +77,41 @@ async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_
         await house.moves.until(lambda: len(house.events.of(JobStarted)) == 2)
         assert house.jobs.status() == {"waiting": 1, "running": 2}
         await house.ended("job_1", "job_2", "job_3")
+
+
+@for_each("seed", range(2 * EXAMPLES))
+@in_virtual_time
+async def test_nothing_that_may_start_is_passed_while_many_starts_are_served_by_one_look_into_the_store(seed):
+    chance = random.Random(seed)
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1, max_queued=1000)) as house:
+        passed, clock = list[tuple[str, str]](), house.gateway.clock
+
+        class Referee:
+            def emit(self, event: Event) -> None:
+                if isinstance(event, JobStarted):
+                    paused = house.gateway.orders.paused
+                    (lane, priority, number) = house.disk.rows(f"SELECT lane, priority, number FROM jobs WHERE id = '{event.job_id}'")[0]
+                    ahead = (
+                        f"SELECT id FROM jobs WHERE state = 'queued' AND COALESCE(not_before_wall_s, 0) <= {clock.wall()} AND "
+                        f"NOT ({paused} AND lane = 'external') AND (lane > '{lane}' OR lane = '{lane}' AND "
+                        f"((lane = 'internal') * priority, number) < ((lane = 'internal') * {priority}, {number}))"
+                    )
+                    passed.extend((event.job_id, other) for (other,) in house.disk.rows(ahead))
+
+        house.gateway.events.subscribe(Referee())
+        for number in range(300):
+            await house.accept(replace(some_job(chance, number, clock.wall()), model="a:latest", off_peak=False))
+        for number in range(300, 360):
+            await asyncio.sleep(chance.random() * 9)
+            if chance.random() < 0.2:
+                (house.gateway.orders.resume if house.gateway.orders.paused else house.gateway.orders.pause)()
+            elif chance.random() < 0.3:
+                await house.jobs.cancel_by_id(f"job_{chance.randrange(300)}", caller=None)
+            else:
+                new = some_job(chance, number, clock.wall())
+                await house.accept(replace(new, model="a:latest", off_peak=False, task_type=chance.choice([new.task_type, f"{number}"])))
+        assert len(house.events.of(JobStarted)) > 200
+        assert passed == []
 
 
 class PlainQueue:
@@ -147,13 +183,12 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
         if chance.random() < 0.2:
             gone = plain.jobs.pop(chance.choice(list(plain.jobs)))
             assert await table.cancel(gone.job_id)
-        how = {"off_peak": chance.random() < 0.5, "paused": chance.random() < 0.2}
+        off_peak, paused = chance.random() < 0.5, chance.random() < 0.2
         model = chance.choice(["a:latest", "b:latest", None])
-        found = await table.startable(
-            **how, batches_off_peak=False, running=[each.number for each in running], suspects=sorted(plain.suspects)
-        )
-        taken = next_job(found.heads, found.suspects, running, model)
-        expected = plain.take(clock.wall(), model, running, **how)
+        conditions = StartConditions(off_peak=off_peak, batches_off_peak=False, paused=paused)
+        found = await table.startable(conditions, [each.number for each in running], sorted(plain.suspects))
+        taken = next_job([first[0] for first in found.groups.values()], found.suspects, running, model)
+        expected = plain.take(clock.wall(), model, running, off_peak=off_peak, paused=paused)
         assert (taken and taken.number) == (expected and expected.number)
         assert found.next_due_wall_s == plain.next_due(clock.wall())
         if taken is not None:

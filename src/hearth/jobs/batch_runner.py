@@ -134,7 +134,7 @@ class BatchRunner:
         text = await self._text(batch, lines)
         new = await asyncio.to_thread(_jobs_of, batch, lines, text)
         try:
-            with self._jobs.runner.accepting(job.job_id for _, job in new):
+            with self._jobs.runner.accepting([job for _, job in new]):
                 for job in await self._jobs.store.admit(batch.number, new, limits):
                     self._jobs.runner.announce(job)
         except QueueFull:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -138,17 +139,18 @@ def next_job(heads: Sequence[Job], suspects: Sequence[Job], running: Sequence[Jo
         # A job of its type that is older was put back already by the process that died.
         older = [job for job in heads if job.task_type is not None and job.task_type == suspect.task_type]
         return None if running else min((suspect, *older), key=place_of)
-    first_of_type: dict[str, Job] = {}
-    for job in sorted(heads, key=place_of, reverse=True):
-        if job.task_type is not None:
-            first_of_type[job.task_type] = job
+    models_running, first_of_type = defaultdict[str | None, set[str]](set), dict[str | None, Job]()
+    for job in running:
+        models_running[job.task_type].add(job.model)
+    in_order = sorted(heads, key=place_of)
+    for job in in_order:
+        first_of_type.setdefault(job.task_type, job)
     ready = [
         job
-        for job in heads
-        if job.task_type is None
-        or (job is first_of_type[job.task_type] and all(other.model == job.model for other in running if other.task_type == job.task_type))
+        for job in in_order
+        if job.task_type is None or (job is first_of_type[job.task_type] and models_running[job.task_type] <= {job.model})
     ]
     if not ready:
         return None
-    first = min(ready, key=place_of)
-    return min((job for job in ready if job.model == model and rank_of(job) == rank_of(first)), key=place_of, default=first)
+    first = ready[0]
+    return next((job for job in ready if job.model == model and rank_of(job) == rank_of(first)), first)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
+from math import inf
 from typing import Any, TypedDict, TypeVar
 
 from hearth.clock import Clock
@@ -20,7 +22,7 @@ from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault, ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
 from hearth.execution.request import Reply, Submission, Ticket
-from hearth.job_types import Job, JobEnd, JobState
+from hearth.job_types import Group, Job, JobEnd, JobState, Startable, StartConditions
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
@@ -199,6 +201,9 @@ class JobRunner:
         self._runs: dict[str, Run] = {}
         self._suspects: set[int] = set()
         self._accepting: set[str] = set()
+        self._startable: Startable | None = None
+        self._new_groups: set[Group] = set()  # of jobs accepted since that was read
+        self._stale = False
         self._doubtful: dict[str, tuple[Job, float]] = {}
         self._cancelling: Counter[str] = Counter()
         self._told: set[str] = set()
@@ -211,17 +216,19 @@ class JobRunner:
 
     def wake(self) -> None:
         """Something has changed that may let a job start."""
+        self._stale = True
         self._wake.set()
 
     @contextmanager
-    def accepting(self, job_ids: Iterable[str]) -> Iterator[None]:
+    def accepting(self, jobs: Collection[Job]) -> Iterator[None]:
         """For the time of the block, these jobs do not start: the disk may have them, and it is not known yet that it does."""
-        ids = set(job_ids)
+        ids = {job.job_id for job in jobs}
         self._accepting |= ids
         try:
             yield
         finally:
             self._accepting -= ids
+            self._new_groups |= {job.group for job in jobs}
             self._wake.set()
 
     def announce(self, job: Job) -> None:
@@ -305,6 +312,7 @@ class JobRunner:
 
     def _cancelled(self, job: Job) -> None:
         """It is on the disk that this job is cancelled."""
+        self._stale = True
         run = self._runs.get(job.job_id)
         if run is not None:
             run.cancelled = True
@@ -354,6 +362,10 @@ class JobRunner:
     def _start(self, job: Job) -> None:
         run = Run(job=job, suspect=job.number in self._suspects)
         self._suspects.discard(job.number)
+        if self._startable is not None:
+            left = [other for other in self._startable.groups.get(job.group, ()) if other.number != job.number]
+            self._startable.groups[job.group] = left
+            self._stale |= run.suspect or (not left and job.group in self._startable.full)
         self._runs[job.job_id] = run
         self._in_a_row = self._in_a_row + 1 if job.model == self._model else 1
         self._model = job.model
@@ -370,25 +382,36 @@ class JobRunner:
 
     async def _next(self) -> tuple[Job | None, float | None]:
         """The job to start now, if any, and the next instant at which one may start that may not yet."""
-        config, wall_s = self._host.config(), self._host.clock.wall()
-        found = await self._store.startable(
-            off_peak=not config.is_active_hours(wall_s),
-            batches_off_peak=config.settings.batches.window == "offpeak",
-            paused=self._host.paused(),
-            running=[job.number for job in self.running()],
-            suspects=self._suspects,
-        )
+        found = await self._known()
         if not self._may_start():  # any more
             return None, None
-        heads, suspects = (
-            [job for job in jobs if job.job_id not in self._accepting | self._runs.keys() and not self._is_paused(job)]
-            for jobs in (found.heads, found.suspects)
-        )
+        suspects = list(filter(self._is_ready, found.suspects))
+        heads = [job for waiting in found.groups.values() for job in islice(filter(self._is_ready, waiting), 1)]
         running, served = self.running(), self._host.worker.tracker.loaded_model
         if served and not running and served != self._model:
             self._model, self._in_a_row = served, 0
         job = next_job(heads, suspects, running, self._model if self._in_a_row < BATCH_LIMIT else None)
         return job, found.next_due_wall_s
+
+    def _is_ready(self, job: Job) -> bool:
+        return job.job_id not in self._accepting and job.job_id not in self._runs and not self._is_paused(job)
+
+    async def _known(self) -> Startable:
+        """What may start; asked anew where something may start that was not in the last answer. With a deep queue, one question serves
+        hundreds of starts."""
+        config, wall_s = self._host.config(), self._host.clock.wall()
+        now = StartConditions(
+            off_peak=not config.is_active_hours(wall_s),
+            batches_off_peak=config.settings.batches.window == "offpeak",
+            paused=self._host.paused(),
+        )
+        known = None if self._stale else self._startable
+        if known is not None and known.conditions == now and self._new_groups <= known.full and wall_s < (known.next_due_wall_s or inf):
+            return known
+        self._startable, self._stale = None, False
+        self._new_groups.clear()
+        self._startable = await self._store.startable(now, [job.number for job in self.running()], self._suspects)
+        return self._startable
 
     async def _perform(self, run: Run) -> None:
         try:
@@ -441,6 +464,7 @@ class JobRunner:
         """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
         due = self._host.clock.wall() + again.retry_s if again.retry_s > 0 else None
         await self._until_written(lambda: self._store.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
+        self._stale = True
         if not run.cancelled and not self.stopping:
             now = self._host.clock.monotonic()
             self._host.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))

@@ -60,7 +60,7 @@ class Jobs(HandlingSink):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 
     async def _add(self, new: Job) -> Acceptance:
-        with self.runner.accepting([new.job_id]):
+        with self.runner.accepting([new]):
             accepted = await self.store.add(new, limits_of(self._host.config().settings, new.lane))
             if accepted.is_new:
                 self.runner.announce(accepted.job)

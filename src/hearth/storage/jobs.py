@@ -18,11 +18,13 @@ from hearth.errors import KeyReused, QueueFull, StorageFault, StorageUnavailable
 from hearth.job_types import (
     Acceptance,
     Delivery,
+    Group,
     Job,
     JobEnd,
     JobState,
     Recovered,
     Startable,
+    StartConditions,
     StoreLimits,
     WaitingLine,
     Webhook,
@@ -35,6 +37,8 @@ from hearth.types import BATCH_JOB_PREFIX, Lane, Priority
 T = TypeVar("T")
 
 ROWS_PER_STEP = 100
+STARTABLE_TOGETHER = 256
+"""So many jobs that may start are read at a time, at least one of each group."""
 INTERRUPTED = "interrupted_by_restart"
 
 _COLUMNS = (
@@ -70,25 +74,27 @@ _MAY_START = (
     "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
     f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
 )
-_GROUP = "w.state = 'queued' AND w.lane = p.lane AND w.priority = p.priority AND w.task_type IS p.task_type"
-_NEXT_GROUP = ", ".join(
-    f"(SELECT w.number FROM jobs w WHERE {condition} ORDER BY lane, priority, task_type, model, number LIMIT 1)"  # noqa: S608 - our names
-    for condition in (
-        f"{_GROUP} AND w.model > p.model",
-        "w.state = 'queued' AND w.lane = p.lane AND w.priority = p.priority AND w.task_type > COALESCE(p.task_type, '')",
-        "w.state = 'queued' AND w.lane = p.lane AND w.priority > p.priority",
-        "w.state = 'queued' AND w.lane > p.lane",
-    )
+_GROUPS = (
+    "SELECT lane, priority, task_type, model, MIN(CASE WHEN not_before_wall_s > ? THEN not_before_wall_s END) FROM jobs "
+    "WHERE state = 'queued' GROUP BY lane, priority, task_type, model"
 )
-_HEADS = (
-    "WITH RECURSIVE firsts (number) AS (SELECT (SELECT number FROM jobs WHERE state = 'queued' "  # noqa: S608 - our names
-    "ORDER BY lane, priority, task_type, model, number LIMIT 1) "
-    f"UNION ALL SELECT COALESCE({_NEXT_GROUP}) FROM firsts f JOIN jobs p ON p.number = f.number) "
-    f"SELECT {_COLUMNS} FROM jobs WHERE number IN (SELECT (SELECT w.number FROM jobs w WHERE {_GROUP} AND w.model = p.model "
-    f"AND {_MAY_START} AND w.number NOT IN (SELECT value FROM json_each(:others)) ORDER BY w.number LIMIT 1) "
-    "FROM firsts f JOIN jobs p ON p.number = f.number)"
+_FIRST_OF_GROUP = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND lane = :lane AND priority = :priority AND task_type IS :task_type "  # noqa: S608
+    "AND model = :model AND number NOT IN (SELECT value FROM json_each(:others)) ORDER BY number LIMIT :each"
 )
-"""From group to group by the index: with ten thousand waiting, reading all of it takes 10 ms for each start."""
+_SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
+_START = (
+    "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
+    f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
+)
+_GROUPS = (
+    "SELECT lane, priority, task_type, model, MIN(CASE WHEN not_before_wall_s > ? THEN not_before_wall_s END) FROM jobs "
+    "WHERE state = 'queued' GROUP BY lane, priority, task_type, model"
+)
+_FIRST_OF_GROUP = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND lane = :lane AND priority = :priority AND task_type IS :task_type "  # noqa: S608
+    "AND model = :model AND number NOT IN (SELECT value FROM json_each(:others)) ORDER BY number LIMIT :each"
+)
 _SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
 _NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND not_before_wall_s > :now"
 _START = (
@@ -235,28 +241,31 @@ class JobTable(Table):
         )
         return taken
 
-    async def startable(
-        self, *, off_peak: bool, batches_off_peak: bool, paused: bool, running: Collection[int], suspects: Collection[int]
-    ) -> Startable:
-        """What may start now.
-
-        Args:
-            off_peak: off-peak jobs may; batches_off_peak: all jobs of batches are such; paused: external ones may not.
-            running, suspects: the numbers of jobs that are on their way, and of those that start alone.
-        """
-        values = {
-            "now": self.clock.wall(),
-            "off_peak": off_peak,
-            "batches_off_peak": batches_off_peak,
-            "paused": paused,
+    async def startable(self, now: StartConditions, running: Collection[int], suspects: Collection[int]) -> Startable:
+        """What may start now, without the jobs with the numbers `running`; `suspects`, which start alone, are kept apart."""
+        wall_s = self.clock.wall()
+        values: dict[str, object] = {
+            "now": wall_s,
+            "off_peak": now.off_peak,
+            "batches_off_peak": now.batches_off_peak,
+            "paused": now.paused,
             "others": json.dumps([*running, *suspects]),
             "suspects": json.dumps([number for number in suspects if number not in running]),
         }
 
         def read(connection: sqlite3.Connection) -> Startable:
-            heads, waiting = (tuple(map(job_of, connection.execute(question, values))) for question in (_HEADS, _SUSPECTS))
-            due = connection.execute(_NEXT_DUE, values).fetchone()[0]
-            return Startable(heads=heads, suspects=waiting, next_due_wall_s=due)
+            groups, due = dict[Group, list[Job]](), list[float]()
+            rows = connection.execute(_GROUPS, (wall_s,)).fetchall()
+            values["each"] = each = max(1, STARTABLE_TOGETHER // max(1, len(rows)))
+            for lane, priority, task_type, model, due_wall_s in rows:
+                due += [] if due_wall_s is None else [due_wall_s]
+                group = {"lane": lane, "priority": priority, "task_type": task_type, "model": model}
+                first = list(map(job_of, connection.execute(_FIRST_OF_GROUP, values | group)))
+                if first:
+                    groups[first[0].group] = first
+            alone = tuple(map(job_of, connection.execute(_SUSPECTS, values)))
+            full = frozenset(group for group, first in groups.items() if len(first) == each)
+            return Startable(conditions=now, groups=groups, full=full, suspects=alone, next_due_wall_s=min(due, default=None))
 
         return await self.reader.read(read)
 
