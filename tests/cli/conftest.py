@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +17,8 @@ from hearth.config.loading import load_gateway_config
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from tests.cli.stub_gateway import StubGateway, recorded
+
+T = TypeVar("T")
 
 
 class Hearth:
@@ -44,34 +47,57 @@ def busy() -> Iterator[StubGateway]:
 
 
 @contextmanager
-def serving(config: Path) -> Iterator[tuple[str, str]]:
-    """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the URLs of both."""
-    urls: list[str] = []
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
+def in_a_thread(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """What an asynchronous context gives, while its loop runs in a thread: the commands are called from here, as from a shell."""
+    found: list[T] = []
+    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
-    async def serve() -> None:
-        emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
+    async def hold() -> None:
         try:
-            ollama_url = await emulator.start("127.0.0.1", 0)
-            async with running_gateway(load_gateway_config(config), port=0, ollama_url=ollama_url, store=True, watch=True) as (_, url):
-                urls.extend((url, ollama_url))
+            async with context as value:
+                found.append(value)
                 ready.set()
                 await stop.wait()
         finally:
-            await emulator.stop()
             ready.set()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(hold(),))
     thread.start()
     ready.wait()
     try:
-        url, ollama_url = urls
-        yield url, ollama_url
+        yield found[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+@asynccontextmanager
+async def _emulator() -> AsyncIterator[str]:
+    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
+    try:
+        yield await emulator.start("127.0.0.1", 0)
+    finally:
+        await emulator.stop()
+
+
+@asynccontextmanager
+async def _gateway(config: Path, port: int) -> AsyncIterator[tuple[str, str]]:
+    async with (
+        _emulator() as ollama_url,
+        running_gateway(load_gateway_config(config), port=port, ollama_url=ollama_url, store=True, watch=True) as (_, url),
+    ):
+        yield url, ollama_url
+
+
+def emulated() -> AbstractContextManager[str]:
+    """The URL of a fast emulated Ollama."""
+    return in_a_thread(_emulator())
+
+
+def serving(config: Path, port: int = 0) -> AbstractContextManager[tuple[str, str]]:
+    """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the URLs of both."""
+    return in_a_thread(_gateway(config, port))
 
 
 @pytest.fixture(scope="module")

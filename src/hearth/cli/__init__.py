@@ -24,6 +24,8 @@ _COMMANDS = {
     "log": ("hearth.cli.looking:log", "List finished requests, the latest first."),
     "config": ("hearth.cli.config:config", "Check, show and compare the configuration."),
     "admin": ("hearth.cli.admin:admin", "Manage API keys, test the alerts, control a running gateway."),
+    "doctor": ("hearth.cli.doctor:doctor", "Check Ollama, the GPU, the models, the store and the gateway; 1 where something is wrong."),
+    "bench": ("hearth.cli.bench:bench", "Measure the installed models, and print them as `models:` for the configuration."),
     "backup": ("hearth.cli.backup:backup", "Copy the store to FILE, also while the gateway runs."),
     "restore": ("hearth.cli.backup:restore", "Replace the store by FILE, while no gateway runs on it; the former store is kept."),
     "install-service": ("hearth.cli.install_service:install_service", "Have systemd run the gateway."),

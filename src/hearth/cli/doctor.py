@@ -1,0 +1,327 @@
+"""`hearth doctor`: is everything there that Hearth needs, and does it fit the configuration? Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from hearth.backends.gpu import AmdCard, GpuThread
+from hearth.backends.nvml import NvmlCard
+from hearth.backends.ollama_control import OllamaControl
+from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
+from hearth.cli.config import find_config
+from hearth.cli.errors import CommandFailed, ExitCode, GatewayUnreachable
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import effectless, exposure_problem, load_gateway_config
+from hearth.config.settings import BackendMode, ServerSettings, Settings
+from hearth.errors import BackendError, ConfigError, GpuUnavailable
+from hearth.storage.opening import database_path, open_directory
+from hearth.types import MIB, SERVICE, GpuReading, canonical_model
+
+_TIMEOUT_S = 3.0
+_MIB_PER_GIB = 1024
+_YEAR_S = 365 * 86_400.0
+_STYLES = {"ok": "green", "warn": "yellow", "FAIL": "red"}
+
+
+class Finding(NamedTuple):
+    """A line: `FAIL` is wrong, `warn` works worse than it could."""
+
+    level: Literal["ok", "warn", "FAIL"]
+    subject: str
+    says: str
+    advice: str = ""
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key for a gateway that runs.")
+@json_option("Print the findings as a JSON list.")
+@click.pass_context
+def doctor(context: click.Context, file: Path | None, key: str | None, *, as_json: bool) -> None:
+    """Check Ollama, the GPU, the models, the store and the gateway; 1 where something is wrong.
+
+    FILE is the configuration; by default the one that `serve` would use.
+    """
+    findings = []
+    for found in examined(file, key):
+        findings.append(found)
+        if not as_json:
+            click.echo(f"{_styled(found.level)} {found.subject:<15} {printable(found.says)}")
+            if found.advice:
+                click.echo(f"     -> {printable(found.advice)}")
+    wrong = sum(each.level == "FAIL" for each in findings)
+    if as_json:
+        click.echo(json.dumps([each._asdict() for each in findings], indent=2))
+    else:
+        click.echo(f"{wrong} wrong, {sum(each.level == 'warn' for each in findings)} to look at")
+    context.exit(ExitCode.FAILED if wrong else ExitCode.OK)
+
+
+def _styled(level: str) -> str:
+    word = f"{level:<4}"
+    return word if os.environ.get("NO_COLOR") else click.style(word, fg=_STYLES[level])
+
+
+def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
+    """What was found, a subject after the other."""
+    path, why = find_config(file, environ=os.environ, directory=Path.cwd())
+    config = GatewayConfig()
+    try:
+        config = load_gateway_config(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield Finding("FAIL", "configuration", problem, "correct it; the checks below take the defaults")
+    else:
+        yield Finding("ok", "configuration", why)
+        for note in (*config.notes, *effectless(config.settings)):
+            yield Finding("warn", "configuration", note, "correct it, or remove the setting")
+    settings = config.settings
+    if settings.backend.mode is BackendMode.EMULATOR:
+        yield Finding("warn", "Ollama", "backend.mode is emulator: answers are made up", "set backend.mode to ollama or auto")
+    else:
+        yield from _ollama(settings)
+        yield from _gpu(settings)
+    yield from _keys(settings)
+    yield from _store(settings)
+    yield from _clock()
+    yield from _gateway(settings.server, key)
+
+
+def _ollama(settings: Settings) -> Iterator[Finding]:
+    url = settings.ollama.url
+    try:
+        version, installed = asyncio.run(_asked(url))
+    except BackendError as error:
+        yield Finding("FAIL", "Ollama", error.message, "start it (`systemctl start ollama`), or correct ollama.url")
+        return
+    yield Finding("ok", "Ollama", f"{version} at {url}")
+    if urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
+        yield from check_ollama_settings(ollama_environment(), settings)
+    yield from check_models(installed, settings)
+
+
+async def _asked(url: str) -> tuple[str, list[str]]:
+    control = OllamaControl(url, timeout_s=_TIMEOUT_S)
+    try:
+        return await control.version(), [model.name for model in await control.installed()]
+    finally:
+        await control.aclose()
+
+
+def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
+    """The variables of the Ollama on this machine, from its process or its unit; None where neither can be read."""
+    for name in processes.glob("[0-9]*/comm"):
+        with suppress(OSError):
+            if name.read_text().strip() == "ollama" and b"\0serve" in (name.parent / "cmdline").read_bytes():
+                listed = (name.parent / "environ").read_bytes().decode(errors="replace").split("\0")
+                return dict(pair.split("=", 1) for pair in listed if "=" in pair)
+    shown = _output("systemctl", "show", "ollama", "--property=Environment", "--value")
+    return dict(pair.split("=", 1) for pair in shlex.split(shown) if "=" in pair) if shown else None
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 (fixed commands)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def check_ollama_settings(environ: Mapping[str, str] | None, settings: Settings) -> Iterator[Finding]:
+    """Ollama's own settings beside ours."""
+    subject = "Ollama settings"
+    if environ is None:
+        advice = "run `sudo hearth doctor`, or look at `systemctl show ollama --property=Environment`"
+        yield Finding("ok", subject, "cannot be read: Ollama runs as another user, or in a container", advice)
+        return
+    slots, models = _whole(environ, "OLLAMA_NUM_PARALLEL", 1), _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0)
+    wanted = max((settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values())))
+    if slots < wanted:
+        says = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} requests at once to one model"
+        yield Finding("warn", subject, says, f"set OLLAMA_NUM_PARALLEL={wanted} for Ollama, or lower gpu.parallel")
+    elif slots > wanted:
+        says = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} at once: the memory of the other slots is unused"
+        yield Finding("warn", subject, says, f"set gpu.parallel: {slots}, or OLLAMA_NUM_PARALLEL={wanted} for Ollama")
+    if models == 1:
+        says = "OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays beside a large one"
+        yield Finding("warn", subject, says, "remove it, or set it to the number of models that should stay in memory together")
+    host = environ.get("OLLAMA_HOST", "")
+    if host and exposure_problem(urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0", has_keys=False):
+        says = f"OLLAMA_HOST is {host}: programs on other machines can bypass Hearth"
+        yield Finding("warn", subject, says, "set OLLAMA_HOST=127.0.0.1:11434 for Ollama, and give them Hearth's address")
+    if slots == wanted and models != 1:
+        yield Finding("ok", subject, f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}")
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
+    value = environ.get(name, "")
+    return int(value) if value.isdecimal() else default
+
+
+def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
+    """The models that the configuration names beside those that are installed."""
+    if not installed:
+        yield Finding("FAIL", "models", "none is installed", "ollama pull llama3.1:8b")
+        return
+    known = {canonical_model(name).lower() for name in installed}
+    named = {"gpu.home_model": settings.gpu.home_model, **{f"models.{name}": name for name in settings.models}}
+    missing = {where: name for where, name in named.items() if name and canonical_model(name).lower() not in known}
+    for where, name in missing.items():
+        yield Finding("FAIL" if where == "gpu.home_model" else "warn", "models", f"{where}: {name} is not installed", f"ollama pull {name}")
+    if not missing:
+        yield Finding("ok", "models", f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}")
+
+
+def _gpu(settings: Settings) -> Iterator[Finding]:
+    if not settings.gpu.nvml:
+        yield Finding("ok", "GPU", "not read (gpu.nvml: false)")
+        return
+    try:
+        reading = asyncio.run(_reading(settings.gpu.device))
+    except GpuUnavailable as error:
+        advice = "install its driver; for an Ollama on another machine set gpu.nvml: false, without a GPU also gpu.vram_gb: 0"
+        yield Finding("warn", "GPU", f"not detected: {error.message}", advice)
+        return
+    yield from check_gpu(reading, settings)
+
+
+async def _reading(device: str) -> GpuReading:
+    thread = GpuThread((NvmlCard(device), AmdCard(device)))
+    try:
+        return await thread.read()
+    finally:
+        await thread.aclose()
+
+
+def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
+    """What the GPU reports beside `gpu.vram_gb`."""
+    total_gib = None if reading.total_mib is None else reading.total_mib / _MIB_PER_GIB
+    memory = "memory unknown" if total_gib is None else f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
+    stated = settings.gpu.vram_gb
+    if stated is not None and total_gib is not None and stated > total_gib:
+        says = f"gpu.vram_gb is {stated:g}, and {reading.name} has {total_gib:.1f} GiB"
+        yield Finding("FAIL", "GPU", says, f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it")
+    elif reading.throttle_reasons:
+        reasons = ", ".join(reading.throttle_reasons).replace("_", " ")
+        yield Finding("warn", "GPU", f"{reading.name}, {memory}; throttled: {reasons}", "check its cooling and its power supply")
+    else:
+        yield Finding("ok", "GPU", f"{reading.name}, {memory}")
+
+
+def _keys(settings: Settings) -> Iterator[Finding]:
+    keys = settings.auth.keys
+    if not keys:
+        yield Finding("ok", "keys", "none: callers on this machine only")
+    elif not any(key.admin for key in keys):
+        yield Finding("warn", "keys", f"{len(keys)}, and none is an admin's", "hearth admin key new NAME --admin --write")
+    else:
+        yield Finding("ok", "keys", f"{len(keys)}, {sum(key.admin for key in keys)} of them for admins")
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    storage = settings.storage
+    if not storage.enabled:
+        yield Finding("warn", "disk", "storage.enabled is off: no jobs, no log, and limits begin anew with every start", "set it to true")
+        return
+    path = database_path(storage.path, os.environ)
+    folder = next(each for each in path.absolute().parents if each.exists())
+    free_mib, low_mib = shutil.disk_usage(folder).free / MIB, settings.alerts.disk_free_warning_mib
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding("FAIL", "disk", f"{folder} cannot be written", "correct its owner, or set storage.path")
+    elif free_mib < low_mib:
+        yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "make room, or set storage.path to another disk")
+    else:
+        yield Finding("ok", "disk", f"{free_mib / _MIB_PER_GIB:.1f} GiB free at {path}")
+    for warning in open_directory(storage.path, path):
+        says, _, advice = warning.rpartition(": ")
+        yield Finding("warn", "disk", says, advice)
+
+
+def _clock() -> Iterator[Finding]:
+    yield from check_clock(_output("timedatectl", "show", "--property=NTPSynchronized", "--value"), time.time())
+
+
+def check_clock(synchronised: str, now_wall_s: float) -> Iterator[Finding]:
+    """The wall clock beside the age of this program, and what systemd knows of its synchronisation."""
+    if now_wall_s < Path(__file__).stat().st_mtime - _YEAR_S:
+        yield Finding("FAIL", "clock", f"it is {time.ctime(now_wall_s)}, long before this program was installed", "set the clock")
+    elif synchronised == "no":
+        yield Finding("warn", "clock", "not synchronised: limits, budgets and active hours follow it", "timedatectl set-ntp true")
+    else:
+        yield Finding("ok", "clock", "synchronised" if synchronised == "yes" else time.ctime(now_wall_s))
+
+
+def address_of(server: ServerSettings) -> str:
+    """The URL at which this machine reaches a gateway with these settings."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def _gateway(server: ServerSettings, key: str | None) -> Iterator[Finding]:
+    url = address_of(server)
+    client = GatewayClient(url, key)
+    try:
+        alive = client.fetch("/healthz", timeout_s=_TIMEOUT_S)
+    except (GatewayUnreachable, CommandFailed):
+        alive = {}
+    if alive.get("service") != SERVICE:
+        yield _of_port(urlsplit(url).hostname or "", server.port)
+        return
+    yield Finding("ok", "port", f"Hearth answers at {url}")
+    yield _of_dashboard(url)
+    try:
+        yield from check_status(client.status())
+    except (GatewayUnreachable, CommandFailed) as error:
+        yield Finding("warn", "gateway", error.message.splitlines()[0], "give an API key in HEARTH_KEY, or with --key")
+
+
+def _of_port(host: str, port: int) -> Finding:
+    try:
+        socket.create_connection((host, port), timeout=_TIMEOUT_S).close()
+    except OSError:
+        return Finding("warn", "port", f"{port} is free: no gateway runs", "start it: `hearth serve`, or `systemctl --user start hearth`")
+    return Finding("FAIL", "port", f"another program listens at port {port}", "stop it, or set server.port")
+
+
+def _of_dashboard(url: str) -> Finding:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        asked = urllib.request.Request(f"{url}/", headers={"Accept": "text/html"})  # noqa: S310 (the gateway's own address)
+        with opener.open(asked, timeout=_TIMEOUT_S) as page:
+            whole = b"<html" in page.read(MIB)
+    except (OSError, HTTPException):
+        whole = False
+    return Finding("ok", "dashboard", f"{url}/") if whole else Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
+
+
+def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
+    """What a running gateway reports of itself."""
+    if part(status, "backend").get("emulator") is True:
+        yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", "start Ollama, then restart Hearth")
+    elif part(status, "backend").get("up") is False:
+        yield Finding("FAIL", "gateway", "it does not reach its model server", "see the line about Ollama")
+    if part(status, "storage").get("clock_in_doubt") is True:
+        yield Finding("warn", "clock", "it has jumped ahead, so nothing is deleted for its age", "hearth admin confirm-clock")
+    config = part(status, "config")
+    for problem in texts(config, "problems"):
+        yield Finding("FAIL", "gateway", f"the configuration was refused, the old one is in force: {problem}", "hearth config check")
+    if pending := texts(config, "restart_pending"):
+        yield Finding("warn", "gateway", f"settings wait for a restart: {', '.join(pending)}", "restart Hearth")
+    for alert in parts(part(status, "alerts"), "active"):
+        yield Finding("warn", "gateway", f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip(), "see docs/alerts.md")
