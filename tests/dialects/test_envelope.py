@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import render_error
-from hearth.dialects.request import Envelope, read_envelope
+from hearth.dialects.request import Envelope, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, CallerError, ModelNotFound
@@ -32,7 +32,7 @@ def pinned(_model: str) -> LoadOptions:
 
 def read(path: str, body: object, load_options: Any = unpinned) -> Envelope:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_envelope(INFERENCE_ROUTES[path], raw, load_options)
+    return read_request(INFERENCE_ROUTES[path], raw, load_options)[0]
 
 
 def refusal(path: str, body: object) -> CallerError:

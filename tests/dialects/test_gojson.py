@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hearth.dialects import gojson
-from hearth.dialects.gojson import LARGE_BYTES, MAX_DEPTH, GoJsonError, JsonValue, check_structure, decode, decode_document, encode_large
+from hearth.dialects.gojson import (
+    LARGE_BYTES,
+    MAX_DEPTH,
+    Body,
+    GoJsonError,
+    JsonValue,
+    check_structure,
+    decode,
+    decode_document,
+    encode_large,
+)
 from hearth.errors import BadRequest
 from tests.support.cases import for_each
 
@@ -85,10 +96,10 @@ def test_the_last_of_repeated_keys_wins_in_value_and_in_place_and_makes_a_body_i
 @example([("Model", "a"), ("model", "b"), ("Model", None)])
 def test_a_text_is_the_last_that_is_not_null_however_its_key_is_spelled_and_repeated(members: list[tuple[str, str | None]]) -> None:
     body = "{" + ",".join(f"{json.dumps(key)}:{json.dumps(text)}" for key, text in members) + "}"
-    fields = gojson.struct_of(decode(body.encode()), "T")
+    read = Body(decode(body.encode()), "p.T")
     said = [text for _, text in members if text is not None]
-    assert gojson.string_field(fields, "model", "T") == (said[-1] if said else "")
-    assert gojson.folded(fields).get("model") == (said[-1] if said else None)
+    assert read.string("model") == (said[-1] if said else "")
+    assert gojson.folded(read.fields).get("model") == (said[-1] if said else None)
 
 
 @given(JSON)
@@ -135,28 +146,33 @@ def test_fields_in_their_only_spelling_are_not_copied_and_objects_are_merged() -
         *((number, f"number {number}", "int") for number in (1.5, 2**63, -(2**63) - 1)),
         *((value, kind, "int") for value, kind in (("1", "string"), (True, "bool"))),
         (1, "number", "bool"),
+        (True, "bool", "float64"),
         ({}, "object", "[]string"),
         ([], "array", "api.Y"),
     ],
 )
 def test_a_wrong_type_is_named_as_go_names_it(given_value: JsonValue, kind: str, go_type: str) -> None:
-    fields = {"field": given_value}
-    readers = {"string": gojson.string_field, "int": gojson.integer_field, "bool": gojson.bool_field}
-    more = {"[]string": gojson.array_field, "api.Y": gojson.object_field}
+    body = Body({"field": given_value}, "p.X")
+    read: dict[str, Any] = {
+        "string": body.string,
+        "int": body.integer,
+        "bool": body.flag,
+        "float64": body.number,
+        "[]string": lambda name: body.array(name, "[]string"),
+        "api.Y": lambda name: body.object(name, "api.Y"),
+    }
     with pytest.raises(GoJsonError) as raised:
-        readers[go_type](fields, "field", "X") if go_type in readers else more[go_type](fields, "field", "X", go_type)
+        read[go_type]("field")
     assert raised.value.message == f"json: cannot unmarshal {kind} into Go struct field X.field of type {go_type}"
 
 
-def test_typed_fields_that_are_absent_or_null_are_gos_zero_values() -> None:
-    for fields in ({}, {"a": None}):
-        assert gojson.string_field(fields, "a", "X") == ""
-        assert gojson.bool_field(fields, "a", "X") is None
-        assert gojson.integer_field(fields, "a", "X") is None
-        assert gojson.array_field(fields, "a", "X", "[]string") == []
-        assert gojson.object_field(fields, "a", "X", "api.Y") == {}
-    assert gojson.struct_of(None, "api.ChatRequest") == {}
-    assert gojson.integer_field({"n": 2**63 - 1}, "n", "X") == 2**63 - 1
+def test_fields_that_are_absent_or_null_are_gos_zero_values() -> None:
+    absent: list[JsonValue] = [None, {}, {"a": None}]
+    for fields in absent:
+        body = Body(fields, "p.X")
+        assert (body.string("a"), body.flag("a"), body.flag("a", default=True)) == ("", False, True)
+        assert (body.integer("a"), body.number("a"), body.array("a", "[]string"), body.object("a")) == (None, None, [], {})
+    assert (Body({"n": 2**63 - 1}, "p.X").integer("n"), Body({"n": 2}, "p.X").number("n")) == (2**63 - 1, 2)
 
 
 AWKWARD = '\U0001f600\\"\\\\\n<é\u4e2d,{[:'

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hearth.dialects.ollama import completion_call, empty_reply, read_completion
-from hearth.dialects.request import count_tokens, read_envelope
+from hearth.dialects.request import count_tokens, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendProtocolError, BadRequest
 from hearth.types import LoadOptions, WorkKind
@@ -29,7 +29,7 @@ def test_a_completion_call_carries_its_limit_and_its_format() -> None:
 
 def test_a_completion_call_is_a_body_that_the_gateway_itself_would_accept() -> None:
     call = completion_call(b'"hello"', "a", 40)
-    envelope = read_envelope(INFERENCE_ROUTES[call.path], call.body, lambda _model: LoadOptions())
+    envelope, _ = read_request(INFERENCE_ROUTES[call.path], call.body, lambda _model: LoadOptions())
     assert (envelope.kind, envelope.streaming, envelope.max_tokens) == (WorkKind.GENERATE, False, 40)
     assert envelope.body is call.body
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.dialects.gojson import decode, folded, struct_of
+from hearth.dialects.gojson import Body, decode, folded
 from hearth.dialects.request import Seeded, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import Way
@@ -19,7 +19,7 @@ SEEDLESS = ["/v1/messages", "/v1/responses"]
 
 
 def seeding(path: str, body: bytes) -> Seeded:
-    route, fields = INFERENCE_ROUTES[path], folded(struct_of(decode(body), "T"))
+    route, fields = INFERENCE_ROUTES[path], folded(Body(decode(body), "p.T").fields)
     return seeded(route, body, fields, 4711)
 
 

@@ -68,7 +68,7 @@ def described(routes: Sequence[BaseRoute]) -> Node:
     framework = get_openapi(title="Hearth", version=__version__, routes=routes)
     paths = {path: {method: _own(operation) for method, operation in methods.items()} for path, methods in framework["paths"].items()}
     for path, (fields, required) in _INFERENCE.items():
-        _add(paths, path, ("POST",), INFERENCE_ROUTES[path].go_struct, _json_body(fields, required))
+        _add(paths, path, ("POST",), INFERENCE_ROUTES[path].struct.partition(".")[2], _json_body(fields, required))
     _add(paths, COUNT_TOKENS_PATH, ("POST",), "CountTokens", _json_body({"model": _TEXT, "messages": _MESSAGES, "system": {}}, ("model",)))
     for route in (*INFO_ROUTES, *MANAGEMENT_ROUTES):
         _add(paths, route.path.replace(":path", ""), route.methods, "", _body_of(route))

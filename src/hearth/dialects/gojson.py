@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Self, TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
+T = TypeVar("T")
 
 MAX_DEPTH = 64
 """Containers inside containers; Go itself stops at 10,000, a request to a model needs a tenth of ours."""
@@ -45,11 +46,7 @@ class GoJsonError(BadRequest):
 
 
 def decode(body: bytes) -> JsonValue:
-    """The first JSON value of `body`.
-
-    Raises GoJsonError: `EOF` for a body of white space, `unexpected EOF` for one that was cut, `exceeded max depth` for more than MAX_DEPTH
-    nested containers, `invalid JSON …` for any other fault.
-    """
+    """The first JSON value of `body`. Raises GoJsonError."""
     return decode_document(body)[0]
 
 
@@ -68,9 +65,10 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
     start = len(text) - len(text.lstrip(_SPACE))
     if start == len(text):
         raise GoJsonError("EOF")
-    decoder = (json.JSONDecoder if len(body) <= LARGE_BYTES else _LargeDecoder)(
-        object_pairs_hook=built, parse_float=_finite, parse_constant=_no_constant
-    )
+    decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_no_constant)
+    if len(body) > LARGE_BYTES:  # in Python: slower, but other threads get the interpreter's lock every few milliseconds
+        decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
+        decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
     try:
         value: JsonValue = decoder.raw_decode(text, start)[0]
     except RecursionError:
@@ -138,21 +136,6 @@ def _finite(digits: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise GoJsonError(f"invalid JSON: {name} is no number")
-
-
-class _LargeDecoder(json.JSONDecoder):
-    """The same in Python, with long strings in pieces: slower, but other threads get the interpreter's lock every few milliseconds."""
-
-    def __init__(
-        self,
-        *,
-        object_pairs_hook: Callable[[list[tuple[str, JsonValue]]], JsonObject],
-        parse_float: Callable[[str], float],
-        parse_constant: Callable[[str], NoReturn],
-    ) -> None:
-        super().__init__(object_pairs_hook=object_pairs_hook, parse_float=parse_float, parse_constant=parse_constant)
-        self.parse_string = _string_in_pieces
-        self.scan_once = py_make_scanner(self)
 
 
 def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
@@ -243,53 +226,60 @@ def folded(fields: JsonObject) -> JsonObject:
     return known
 
 
-def struct_of(value: JsonValue, struct: str) -> JsonObject:
-    """The object that a Go struct is filled from; null is an empty one. Raises GoJsonError for any other type."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type {struct}")
-    return value
+class Body:
+    """A JSON object as Go fills `struct` (`package.Name`) from it: keys in any letter case, null as if absent.
 
+    The readers raise GoJsonError for a value of another type.
+    """
 
-def string_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> str:
-    """A Go `string` field, empty if absent. This and the next raise GoJsonError for a value of another type, naming `struct`."""
-    value = lookup(fields, name)
-    if value is not None and not isinstance(value, str):
-        raise mismatch(value, name, struct, "string")
-    return value or ""
+    def __init__(self, value: JsonValue, struct: str) -> None:
+        if value is not None and not isinstance(value, dict):
+            raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type {struct}")
+        self.fields: JsonObject = value or {}
+        self.struct = struct.partition(".")[2]
 
+    def get(self, name: str) -> JsonValue:
+        """Of any type; None if absent or null."""
+        return lookup(self.fields, name)
 
-def bool_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> bool | None:
-    """A Go `*bool` field, None if absent."""
-    value = lookup(fields, name)
-    if value is not None and not isinstance(value, bool):
-        raise mismatch(value, name, struct, "bool")
-    return value
+    def string(self, name: str) -> str:
+        """Empty if absent, like arrays and objects; numbers are None then."""
+        return self._typed(name, str, "string") or ""
 
+    def array(self, name: str, go_type: str) -> list[JsonValue]:
+        """`go_type` as Go writes it, `[]api.Message`."""
+        return self._typed(name, list, go_type) or []
 
-def integer_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> int | None:
-    """A Go `*int` field, None if absent; `1.5` and more than 64 bits do not fit either."""
-    value = lookup(fields, name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not -MAX_INT - 1 <= value <= MAX_INT):
-        raise mismatch(value, name, struct, "int")
-    return value
+    def structs(self, name: str, struct: str, go_type: str = "") -> list[Self]:
+        """An array of objects."""
+        return [type(self)(one, struct) for one in self.array(name, go_type or f"[]{struct}")]
 
+    def object(self, name: str, go_type: str = "map[string]interface {}") -> JsonObject:
+        """A map or a struct."""
+        return self._typed(name, dict, go_type) or {}
 
-def array_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> list[JsonValue]:
-    """A Go slice field of type `go_type` (as Go writes it, `[]api.Message`), empty if absent."""
-    value = lookup(fields, name)
-    if value is not None and not isinstance(value, list):
-        raise mismatch(value, name, struct, go_type)
-    return value or []
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A Go `*bool`."""
+        given = self._typed(name, bool, "bool")
+        return default if given is None else given
 
+    def integer(self, name: str) -> int | None:
+        """A Go `*int`; `1.5` and more than 64 bits do not fit."""
+        value = self._typed(name, int, "int")
+        if value is not None and not -MAX_INT - 1 <= value <= MAX_INT:
+            raise mismatch(value, name, self.struct, "int")
+        return value
 
-def object_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> JsonObject:
-    """A Go map or struct field of type `go_type`, empty if absent."""
-    value = lookup(fields, name)
-    if value is not None and not isinstance(value, dict):
-        raise mismatch(value, name, struct, go_type)
-    return value or {}
+    def number(self, name: str) -> float | None:
+        """A Go `*float64`."""
+        value = self.get(name)
+        return value if isinstance(value, float) else self._typed(name, int, "float64")
+
+    def _typed(self, name: str, kind: type[T], go_type: str) -> T | None:
+        value = self.get(name)
+        if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
+            return value
+        raise mismatch(value, name, self.struct, go_type)
 
 
 def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonError:

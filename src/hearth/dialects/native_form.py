@@ -7,16 +7,20 @@ for whatever would not come out the same. Source: ollama/ollama v0.33.0-rc2, `op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, lookup
+from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, lookup
 from hearth.dialects.routes import Endpoint
 from hearth.types import value
 
 _BLOCKS = ("text", "thinking", "tool_use", "tool_result")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _EFFORTS = frozenset({"low", "medium", "high", "max"})
+
+
+class _NotPlain(Exception):
+    """What the request asks for cannot be brought into native form."""
 
 
 @value
@@ -48,242 +52,197 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
     read = _READERS.get(path)
     if read is None or any(lookup(fields, name) for name in ("logprobs", "top_logprobs", "_debug_render_only", "functions")):
         return None
-    return read(fields)
-
-
-def _chat(fields: JsonObject) -> Native | None:
-    if lookup(fields, "format") or any(_has(message, "images") for message in _list(lookup(fields, "messages"))):
+    try:
+        return read(_body(fields))
+    except (_NotPlain, GoJsonError, UnicodeEncodeError):  # the last one: half a character, which Go reads as another one
         return None
-    chat = fields if lookup(fields, "tools") else None
-    return Native(path=Endpoint.CHAT, fields=fields, options=_object(lookup(fields, "options")), chat=chat)
 
 
-def _generate(fields: JsonObject) -> Native | None:
-    if lookup(fields, "format") or lookup(fields, "images"):
-        return None
-    plain = bool(lookup(fields, "raw") or lookup(fields, "suffix") or lookup(fields, "template"))
-    return Native(path=Endpoint.GENERATE, fields=fields, options=_object(lookup(fields, "options")), turns=not plain)
+def _body(value: JsonValue) -> Body:
+    return Body(value, "api.Native")
 
 
-def _openai_chat(fields: JsonObject) -> Native | None:
+def _must(be_true: object) -> None:
+    if not be_true:
+        raise _NotPlain
+
+
+def _chat(body: Body) -> Native:
+    _must(not body.get("format") and not any(_body(message).get("images") for message in body.array("messages", "")))
+    chat = body.fields if body.get("tools") else None
+    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.object("options"), chat=chat)
+
+
+def _generate(body: Body) -> Native:
+    _must(not body.get("format") and not body.get("images"))
+    plain = bool(body.get("raw") or body.get("suffix") or body.get("template"))
+    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.object("options"), turns=not plain)
+
+
+def _openai_chat(body: Body) -> Native:
     """Ollama renders this one itself, so only the options are brought over, and where there are tools the messages too."""
-    kind, given = lookup(_object(lookup(fields, "response_format")), "type"), _list(lookup(fields, "messages"))
-    options = _openai_options(fields) | _given(fields, "frequency_penalty", "presence_penalty")
-    if kind not in (None, "text"):
-        return None
-    if not lookup(fields, "tools"):
-        plain = not any(_is_more_than_text(message) for message in given)
-        return Native(path=Endpoint.OPENAI_CHAT, fields=fields, options=options) if plain else None
-    messages: list[JsonValue] = []
-    for message in given:
-        turn = _openai_turn(message, given) if isinstance(message, dict) else None
-        if turn is None:
-            return None
-        messages += turn
-    effort = lookup(_object(lookup(fields, "reasoning")), "effort") or lookup(fields, "reasoning_effort")
-    chat: JsonObject = {"model": lookup(fields, "model"), "messages": messages, "tools": lookup(fields, "tools"), **_effort(effort)}
-    return Native(path=Endpoint.OPENAI_CHAT, fields=fields, options=options, chat=chat)
+    _must(_body(body.object("response_format")).get("type") in (None, "text"))
+    options = _openai_options(body) | _given(body, "frequency_penalty", "presence_penalty")
+    messages = [_body(message) for message in body.array("messages", "")]
+    if not body.get("tools"):
+        _must(all(_texts(message.get("content")) and not message.get("tool_calls") for message in messages))
+        return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options)
+    turns: list[JsonValue] = [turn for message in messages for turn in _openai_turns(message, messages)]
+    effort = _body(body.object("reasoning")).get("effort") or body.get("reasoning_effort")
+    chat: JsonObject = {"model": body.get("model"), "messages": turns, "tools": body.get("tools"), **_think(effort)}
+    return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat)
 
 
-def _openai_turn(message: JsonObject, others: list[JsonValue]) -> list[JsonValue] | None:
+def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
     """One message for each part of the content, the calls at the last one, as Ollama does."""
-    content, wanted = lookup(message, "content"), _list(lookup(message, "tool_calls"))
-    calls = [_call(lookup(one, "id"), _object(lookup(one, "function"))) for one in wanted if isinstance(one, dict)]
-    if None in calls or len(calls) < len(wanted) or (_is_more_than_text({"content": content}) and not (content is None and calls)):
-        return None
-    texts = [content] if isinstance(content, str) else _texts(content, "text") or [""]
-    turns: list[JsonObject] = [{"role": lookup(message, "role"), "content": text} for text in texts]
+    called = [(one.get("id"), _body(one.object("function"))) for one in message.structs("tool_calls", "api.ToolCall")]
+    calls: list[JsonValue] = [_call(identity, function.get("name"), function.get("arguments")) for identity, function in called]
+    texts = _texts(message.get("content"))
+    _must(texts or calls)
+    turns: list[JsonObject] = [{"role": message.get("role"), "content": text} for text in texts or [""]]
     if calls:
-        turns[-1]["tool_calls"] = [*calls]
-    if thought := lookup(message, "reasoning"):
+        turns[-1]["tool_calls"] = calls
+    if thought := message.get("reasoning"):
         turns[-1]["thinking"] = thought
-    if answered := lookup(message, "tool_call_id"):
-        turns[-1] |= {"tool_call_id": answered, "tool_name": lookup(message, "name") or _called_name(others, answered)}
-    return [*turns]
+    if answered := message.get("tool_call_id"):
+        turns[-1] |= {"tool_call_id": answered, "tool_name": message.get("name") or _called_name(others, answered)}
+    return turns
 
 
-def _called_name(messages: list[JsonValue], identity: JsonValue) -> JsonValue:
+def _called_name(messages: Sequence[Body], identity: JsonValue) -> JsonValue:
     """The tool that was called under this id; the last one counts."""
-    calls = (call for message in reversed(messages) if isinstance(message, dict) for call in _list(lookup(message, "tool_calls")))
-    return next(
-        (lookup(_object(lookup(call, "function")), "name") for call in calls if isinstance(call, dict) and lookup(call, "id") == identity),
-        "",
-    )
+    calls = (call for message in reversed(messages) for call in message.structs("tool_calls", "api.ToolCall"))
+    return next((_body(call.object("function")).get("name") for call in calls if call.get("id") == identity), "")
 
 
-def _call(identity: JsonValue, function: JsonObject) -> JsonObject | None:
-    """A call in the words of `/api/chat`; None where its arguments are no object."""
-    arguments = lookup(function, "arguments")
+def _call(identity: JsonValue, name: JsonValue, arguments: JsonValue) -> JsonObject:
+    """A call in the words of `/api/chat`."""
     if isinstance(arguments, str):
-        try:
-            arguments = decode(arguments.encode()) if arguments else {}
-        except (GoJsonError, UnicodeEncodeError):  # half a character, which Go reads as another one
-            return None
-    if not isinstance(arguments, dict):
-        return None
-    return {"id": identity, "function": {"name": lookup(function, "name"), "arguments": arguments}}
+        arguments = decode(arguments.encode()) if arguments else {}
+    _must(isinstance(arguments, dict))
+    return {"id": identity, "function": {"name": name, "arguments": arguments}}
 
 
-def _effort(effort: JsonValue) -> JsonObject:
+def _think(effort: JsonValue) -> JsonObject:
     return {"think": False if effort == "none" else effort} if effort else {}
 
 
-def _openai_completion(fields: JsonObject) -> Native | None:
-    prompt, suffix = lookup(fields, "prompt"), lookup(fields, "suffix") or ""
-    if not isinstance(prompt, str) or not isinstance(suffix, str):
-        return None
-    asked: JsonObject = {"model": lookup(fields, "model"), "prompt": prompt, **({"suffix": suffix} if suffix else {})}
-    penalties: JsonObject = {name: lookup(fields, name) or 0 for name in ("frequency_penalty", "presence_penalty")}
-    return Native(path=Endpoint.GENERATE, fields=asked, options=_openai_options(fields) | penalties, turns=not suffix)
+def _openai_completion(body: Body) -> Native:
+    prompt, suffix = body.get("prompt"), body.string("suffix")
+    _must(isinstance(prompt, str))
+    asked: JsonObject = {"model": body.get("model"), "prompt": prompt, **({"suffix": suffix} if suffix else {})}
+    penalties: JsonObject = {name: body.get(name) or 0 for name in ("frequency_penalty", "presence_penalty")}
+    return Native(path=Endpoint.GENERATE, fields=asked, options=_openai_options(body) | penalties, turns=not suffix)
 
 
-def _openai_options(fields: JsonObject) -> JsonObject:
-    stop = lookup(fields, "stop")
+def _openai_options(body: Body) -> JsonObject:
+    stop, limit = body.get("stop"), body.get("max_tokens")
     options: JsonObject = {} if stop is None else {"stop": stop if isinstance(stop, list) else [stop]}
-    if (limit := lookup(fields, "max_tokens")) is not None:
-        options["num_predict"] = limit
-    defaults: JsonObject = {"temperature": 1.0, "top_p": 1.0}
-    return options | defaults | _given(fields, "temperature", "seed", "top_p")
+    options |= {} if limit is None else {"num_predict": limit}
+    return options | {"temperature": 1.0, "top_p": 1.0} | _given(body, "temperature", "seed", "top_p")
 
 
-def _message(fields: JsonObject) -> Native | None:
-    system = lookup(fields, "system")
-    told = system if isinstance(system, str) else "".join(_texts(system, "text"))
-    messages: list[JsonValue] = [{"role": "system", "content": told}] if told else []
-    for message in _list(lookup(fields, "messages")):
-        turn = _message_turn(message) if isinstance(message, dict) else None
-        if turn is None:
-            return None
-        messages += turn
-    options = {"num_predict": lookup(fields, "max_tokens"), **_given(fields, "temperature", "top_p", "top_k")}
-    if stops := _list(lookup(fields, "stop_sequences")):
+def _message(body: Body) -> Native:
+    system = "".join(_texts(body.get("system")))
+    messages: list[JsonValue] = [{"role": "system", "content": system}] if system else []
+    messages += [turn for message in body.array("messages", "") for turn in _message_turns(_body(message))]
+    options = {"num_predict": body.get("max_tokens"), **_given(body, "temperature", "top_p", "top_k")}
+    if stops := body.array("stop_sequences", "[]string"):
         options["stop"] = stops
-    tools = _tools(_list(lookup(fields, "tools")), "input_schema", kinds=(None, "custom"))
-    if tools is None:
-        return None
-    asked: JsonObject = {
-        "model": lookup(fields, "model"),
-        "messages": messages,
-        **_message_think(fields),
-        **({"tools": tools} if tools else {}),
-    }
-    return Native(path=Endpoint.CHAT, fields=asked, options=options, chat=asked if tools else None)
-
-
-def _tools(given: list[JsonValue], schema: str, *, kinds: tuple[str | None, ...]) -> list[JsonValue] | None:
-    """Functions as `/api/chat` takes them; None where one is something else, such as a search that a server runs."""
-    tools: list[JsonValue] = []
-    for tool in given:
-        if not isinstance(tool, dict) or lookup(tool, "type") not in kinds:
-            return None
-        told: JsonObject = {"name": lookup(tool, "name"), "description": lookup(tool, "description") or ""}
-        tools.append({"type": "function", "function": {**told, "parameters": lookup(tool, schema) or {}}})
-    return tools
-
-
-def _message_turn(message: JsonObject) -> list[JsonValue] | None:
-    """A message that holds nothing is left out, as Ollama does."""
-    content, role = lookup(message, "content"), lookup(message, "role")
-    blocks: list[JsonValue] = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
-    if not isinstance(role, str) or any(_kind(block) not in _BLOCKS for block in blocks):
-        return None
-    texts = [block for block in blocks if _kind(block) == "text"]
-    text, thoughts = "".join(_texts(texts, "text")), _texts(blocks, "thinking")
-    turn: JsonObject = {"role": role.lower(), "content": text, **({"thinking": thoughts[-1]} if thoughts and thoughts[-1] else {})}
-    calls = [
-        _call(lookup(one, "id"), {"name": lookup(one, "name"), "arguments": lookup(one, "input") or {}}) for one in _of("tool_use", blocks)
-    ]
-    results = [_result(lookup(one, "tool_use_id"), lookup(one, "content")) for one in _of("tool_result", blocks)]
-    if None in calls or None in results:
-        return None
-    said: list[JsonValue] = [{**turn, **({"tool_calls": [*calls]} if calls else {})}] if text or "thinking" in turn or calls else []
-    return [*results, *said] if role.lower() == "user" else [*said, *results]
-
-
-def _of(kind: str, blocks: list[JsonValue]) -> list[JsonObject]:
-    return [block for block in blocks if isinstance(block, dict) and _kind(block) == kind]
-
-
-def _result(identity: JsonValue, content: JsonValue) -> JsonObject | None:
-    """What a tool has answered; None where that is more than text."""
-    parts = _list(content)
-    if not (content is None or isinstance(content, str) or all(_kind(part) in _TEXT_PARTS for part in parts)):
-        return None
-    text = content if isinstance(content, str) else "".join(_texts(content, "text"))
-    return {"role": "tool", "content": text, "tool_call_id": identity}
-
-
-def _message_think(fields: JsonObject) -> JsonObject:
-    wish = lookup(_object(lookup(fields, "thinking")), "type")
-    if wish in ("enabled", "disabled"):
-        return {"think": wish == "enabled"}
-    effort = lookup(_object(lookup(fields, "output_config")), "effort")
+    wish, effort = _body(body.object("thinking")).get("type"), _body(body.object("output_config")).get("effort")
     effort = effort.strip().lower().replace("xhigh", "high") if isinstance(effort, str) else ""
-    return {"think": effort} if effort in _EFFORTS else {}
+    think: JsonObject = {"think": effort} if effort in _EFFORTS else {}
+    if wish in ("enabled", "disabled"):
+        think = {"think": wish == "enabled"}
+    return _conversation(body, messages, options, think, _tools(body, "input_schema", kinds=(None, "custom")))
 
 
-def _response(fields: JsonObject) -> Native | None:
-    kind = lookup(_object(lookup(_object(lookup(fields, "text")), "format")), "type")
-    instructions, given = lookup(fields, "instructions"), lookup(fields, "input")
-    if kind not in (None, "text"):
-        return None
-    messages: list[JsonObject] = [{"role": "system", "content": instructions}] if instructions else []
-    items: list[JsonValue] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
-    tools = _tools(_list(lookup(fields, "tools")), "parameters", kinds=("function",))
-    if tools is None or not _brought_over(messages, items):
-        return None
-    limit = lookup(fields, "max_output_tokens")
-    options: JsonObject = {
-        "temperature": 1.0,
-        **_given(fields, "temperature", "top_p"),
-        **({} if limit is None else {"num_predict": limit}),
-    }
-    think = _effort(lookup(_object(lookup(fields, "reasoning")), "effort"))
-    asked: JsonObject = {"model": lookup(fields, "model"), "messages": [*messages], **think, **({"tools": tools} if tools else {})}
+def _conversation(body: Body, messages: list[JsonValue], options: JsonObject, think: JsonObject, tools: list[JsonValue]) -> Native:
+    offered: JsonObject = {"tools": tools} if tools else {}
+    asked: JsonObject = {"model": body.get("model"), "messages": messages, **think, **offered}
     return Native(path=Endpoint.CHAT, fields=asked, options=options, chat=asked if tools else None)
 
 
-def _brought_over(messages: list[JsonObject], items: list[JsonValue]) -> bool:
-    """Add the items of an input to the conversation; False where one cannot be. Thoughts belong to the assistant's turn after them."""
+def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[JsonValue]:
+    """Functions as `/api/chat` takes them; not something else, such as a search that a server runs."""
+    tools = body.structs("tools", "api.Tool")
+    _must(all(tool.get("type") in kinds for tool in tools))
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description") or "",
+                "parameters": tool.get(schema) or {},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def _message_turns(message: Body) -> list[JsonObject]:
+    """A message that holds nothing is left out, as Ollama does."""
+    content, role = message.get("content"), message.string("role").lower()
+    given: list[JsonValue] = [{"type": "text", "text": content}] if isinstance(content, str) else message.array("content", "")
+    blocks: dict[str, list[Body]] = {kind: [] for kind in _BLOCKS}
+    for block in map(_body, given):
+        _must(block.get("type") in _BLOCKS)
+        blocks[block.string("type")].append(block)
+    text, thoughts = "".join([block.string("text") for block in blocks["text"]]), blocks["thinking"]
+    turn: JsonObject = {"role": role, "content": text}
+    if thoughts and (thought := thoughts[-1].string("thinking")):
+        turn["thinking"] = thought
+    if calls := [_call(one.get("id"), one.get("name"), one.get("input") or {}) for one in blocks["tool_use"]]:
+        turn["tool_calls"] = [*calls]
+    results = [_result(one.get("tool_use_id"), one.get("content")) for one in blocks["tool_result"]]
+    said = [turn] if text or len(turn) > 2 else []
+    return [*results, *said] if role == "user" else [*said, *results]
+
+
+def _result(identity: JsonValue, content: JsonValue) -> JsonObject:
+    """What a tool has answered."""
+    return {"role": "tool", "content": "".join(_texts(content)), "tool_call_id": identity}
+
+
+def _response(body: Body) -> Native:
+    given, limit = body.get("input"), body.get("max_output_tokens")
+    _must(_body(_body(body.object("text")).get("format")).get("type") in (None, "text"))
+    options: JsonObject = {"temperature": 1.0, **_given(body, "temperature", "top_p"), **({} if limit is None else {"num_predict": limit})}
+    items: list[JsonValue] = [{"role": "user", "content": given}] if isinstance(given, str) else body.array("input", "")
+    instructions: list[JsonObject] = [{"role": "system", "content": body.get("instructions")}] if body.get("instructions") else []
+    messages = _response_messages(instructions, [_body(item) for item in items])
+    think = _think(_body(body.object("reasoning")).get("effort"))
+    return _conversation(body, [*messages], options, think, _tools(body, "parameters", kinds=("function",)))
+
+
+def _response_messages(messages: list[JsonObject], items: Sequence[Body]) -> list[JsonObject]:
+    """The conversation with these items. Thoughts belong to the assistant's turn after them, a call joins the one before it."""
     thoughts: JsonValue = ""
     for item in items:
-        if not isinstance(item, dict):
-            return False
-        if _kind(item) == "reasoning":
-            thoughts = lookup(item, "encrypted_content") or ""
-            continue
-        if not _response_item(messages, item):
-            return False
+        match item.get("type") or "message":
+            case "reasoning":
+                thoughts = item.get("encrypted_content") or ""
+                continue
+            case "message":
+                texts = _texts(item.get("content"))
+                _must(texts)
+                messages.append({"role": item.get("role"), "content": "".join(texts)})
+            case "function_call":
+                if not (messages and messages[-1]["role"] == "assistant"):
+                    messages.append({"role": "assistant", "content": ""})
+                calls = messages[-1].get("tool_calls")
+                call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
+                messages[-1]["tool_calls"] = [*(calls if isinstance(calls, list) else []), call]
+            case "function_call_output":
+                messages.append(_result(item.get("call_id"), item.get("output")))
+            case _:
+                raise _NotPlain
         if thoughts and messages[-1]["role"] == "assistant":
             messages[-1]["thinking"], thoughts = thoughts, ""
-    if thoughts:
-        messages.append({"role": "assistant", "content": "", "thinking": thoughts})
-    return True
+    return [*messages, {"role": "assistant", "content": "", "thinking": thoughts}] if thoughts else messages
 
 
-def _response_item(messages: list[JsonObject], item: JsonObject) -> bool:
-    """Add an item of the input to the conversation; False where it cannot be brought over. A call joins the assistant's turn before it."""
-    kind = _kind(item) or "message"
-    if kind == "function_call_output":
-        result = _result(lookup(item, "call_id"), lookup(item, "output"))
-        messages += [result] if result is not None else []
-        return result is not None
-    if kind == "function_call":
-        call = _call(lookup(item, "call_id"), item)
-        if call is not None and not (messages and messages[-1]["role"] == "assistant"):
-            messages.append({"role": "assistant", "content": ""})
-        if call is not None:
-            messages[-1]["tool_calls"] = [*_list(messages[-1].get("tool_calls")), call]
-        return call is not None
-    if kind != "message" or _is_more_than_text(item):
-        return False
-    content = lookup(item, "content")
-    text = content if isinstance(content, str) else "".join(_texts(content, "text"))
-    messages.append({"role": lookup(item, "role"), "content": text})
-    return True
-
-
-_READERS: Mapping[Endpoint, Callable[[JsonObject], Native | None]] = MappingProxyType(
+_READERS: Mapping[Endpoint, Callable[[Body], Native]] = MappingProxyType(
     {
         Endpoint.CHAT: _chat,
         Endpoint.GENERATE: _generate,
@@ -295,36 +254,14 @@ _READERS: Mapping[Endpoint, Callable[[JsonObject], Native | None]] = MappingProx
 )
 
 
-def _is_more_than_text(message: JsonValue) -> bool:
-    if not isinstance(message, dict):
-        return True
-    content = lookup(message, "content")
-    parts = _list(content)
-    plain = isinstance(content, str) or (bool(parts) and all(_kind(part) in _TEXT_PARTS for part in parts))
-    return not plain or bool(lookup(message, "tool_calls"))
+def _texts(content: JsonValue) -> list[str]:
+    """The parts of a content that is nothing but text; none for no content."""
+    if isinstance(content, str):
+        return [content]
+    parts = [_body(part) for part in content] if isinstance(content, list) else []
+    _must(all(part.get("type") in _TEXT_PARTS for part in parts))
+    return [part.string("text") for part in parts]
 
 
-def _texts(blocks: JsonValue, kind: str) -> list[str]:
-    """The texts of the blocks or parts that carry one under this name."""
-    texts = [lookup(block, kind) for block in _list(blocks) if isinstance(block, dict)]
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _kind(part: JsonValue) -> JsonValue:
-    return lookup(part, "type") if isinstance(part, dict) else "none"
-
-
-def _has(message: JsonValue, *names: str) -> bool:
-    return not isinstance(message, dict) or any(lookup(message, name) for name in names)
-
-
-def _given(fields: JsonObject, *names: str) -> JsonObject:
-    return {name: given for name in names if (given := lookup(fields, name)) is not None}
-
-
-def _object(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else []
+def _given(body: Body, *names: str) -> JsonObject:
+    return {name: given for name in names if (given := body.get(name)) is not None}

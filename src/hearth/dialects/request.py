@@ -16,22 +16,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeGuard
 
-from hearth.dialects.gojson import (
-    LARGE_BYTES,
-    JsonObject,
-    JsonValue,
-    bool_field,
-    decode,
-    decode_document,
-    encode,
-    encode_large,
-    folded,
-    integer_field,
-    lookup,
-    mismatch,
-    string_field,
-    struct_of,
-)
+from hearth.dialects.gojson import LARGE_BYTES, Body, JsonObject, JsonValue, decode, decode_document, encode, encode_large, folded, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.validation import INVALID_NAME, MODEL_REQUIRED, check_request, is_model_name, keep_alive_ns, messages_of
@@ -116,11 +101,6 @@ class Seeded:
         return onward + replay
 
 
-def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadOptions]) -> Envelope:
-    """As `read_request`, where the fields are not needed."""
-    return read_request(route, body, load_options)[0]
-
-
 def read_request(
     route: Route,
     body: bytes,
@@ -142,16 +122,16 @@ def read_request(
     if route.dialect is Dialect.OLLAMA and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
-    given = struct_of(document, f"{route.package}.{route.go_struct}")
+    given = Body(document, route.struct).fields
     fields = folded(given)
     exact = exact and len(fields) == len(given)
-    called = check_request(route, fields)
-    kind = _kind(route, fields)
+    asked = Body(fields, route.struct)
+    called, kind = check_request(route, asked), _kind(route, fields)
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
     if route.dialect is Dialect.OLLAMA:
-        fields, rewritten = _with_own_options(fields, _options(route, fields), load_options(called).num_ctx)
+        fields, rewritten = _with_own_options(fields, asked.object("options"), load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect is Dialect.ANTHROPIC and strip_attribution and exact:
         kept = without_attribution(fields)
@@ -161,9 +141,9 @@ def read_request(
         dialect=route.dialect,
         kind=kind,
         model=called,
-        streaming=_streaming(route, kind, fields),
+        streaming=kind is WorkKind.GENERATE and asked.flag("stream", default=route.dialect is Dialect.OLLAMA),
         prompt_tokens=prompt_tokens(fields),
-        max_tokens=_max_tokens(route, fields),
+        max_tokens=_max_tokens(route, asked),
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
         background=background_task(route, fields) if _TASK_MARK in body else None,
@@ -188,30 +168,16 @@ def _kind(route: Route, fields: JsonObject) -> WorkKind:
     return WorkKind.UNLOAD if stay_ns == 0 else WorkKind.LOAD
 
 
-def _streaming(route: Route, kind: WorkKind, fields: JsonObject) -> bool:
-    if kind is not WorkKind.GENERATE:
-        return False
-    asked = bool_field(fields, "stream", route.go_struct)
-    return route.dialect is Dialect.OLLAMA if asked is None else asked
-
-
-def _max_tokens(route: Route, fields: JsonObject) -> int | None:
+def _max_tokens(route: Route, body: Body) -> int | None:
     if route.kind is WorkKind.EMBED:
         return None
     if route.dialect is Dialect.OLLAMA:
-        limit = _options(route, fields).get("num_predict")
+        limit = body.object("options").get("num_predict")
         return int(limit) if _is_number(limit) and limit >= 0 else None
-    given = integer_field(fields, route.limit_field, route.go_struct)
+    given = body.integer(route.limit_field)
     if given == 0:
         raise BadRequest(f"Invalid '{route.limit_field}': integer below minimum value. Expected a value >= 1, but got 0 instead.")
     return given if given is not None and given > 0 else None
-
-
-def _options(route: Route, fields: JsonObject) -> JsonObject:
-    given = fields.get("options")
-    if given is not None and not isinstance(given, dict):
-        raise mismatch(given, "options", route.go_struct, "map[string]interface {}")
-    return given or {}
 
 
 def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | None) -> tuple[JsonObject, list[str]]:
@@ -233,7 +199,7 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> Seeded:
     """`body` with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; `fields` are those that `read_request` has read."""
-    holder = _options(route, fields) if route.dialect is Dialect.OLLAMA else fields
+    holder = Body(fields, route.struct).object("options") if route.dialect is Dialect.OLLAMA else fields
     continuable = native_form(route.path, fields) is not None
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
     if route.path not in _SEEDED or own is not None:
@@ -316,7 +282,7 @@ def without_attribution(fields: JsonObject) -> JsonObject:
     if isinstance(system, str):
         kept: JsonValue = _ATTRIBUTION.sub("", system)
     elif isinstance(system, list):
-        kept = [new for new, old in ((_unattributed(block), block) for block in system) if new == old or not _is_empty(new)]
+        kept = [block for block in map(_unattributed, system) if block is not None]
     else:
         return fields
     if kept == system:
@@ -325,12 +291,12 @@ def without_attribution(fields: JsonObject) -> JsonObject:
 
 
 def _unattributed(block: JsonValue) -> JsonValue:
+    """None for a block that held nothing else."""
     text = block.get("text") if isinstance(block, dict) else None
-    return {**block, "text": _ATTRIBUTION.sub("", text)} if isinstance(block, dict) and isinstance(text, str) else block
-
-
-def _is_empty(block: JsonValue) -> bool:
-    return isinstance(block, dict) and block.get("text") == ""
+    if not isinstance(block, dict) or not isinstance(text, str):
+        return block
+    kept = _ATTRIBUTION.sub("", text)
+    return {**block, "text": kept} if kept or not text else None
 
 
 def count_tokens(body: bytes) -> bytes:
@@ -340,12 +306,12 @@ def count_tokens(body: bytes) -> bytes:
         BadRequest: as `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original.
     """
     route = INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES]
-    fields = struct_of(decode(body), f"{route.package}.{route.go_struct}")
-    model = string_field(fields, "model", route.go_struct)
+    asked = Body(decode(body), route.struct)
+    model = asked.string("model")
     if not model:
         raise BadRequest(MODEL_REQUIRED)
-    if not messages_of(route, fields):
+    if not messages_of(route, asked):
         raise BadRequest("messages is required")
     if not is_model_name(model):
         raise BadRequest(INVALID_NAME)
-    return encode({"input_tokens": prompt_tokens(fields)})
+    return encode({"input_tokens": prompt_tokens(asked.fields)})

@@ -30,15 +30,14 @@ class Route:
 
     Attributes:
         kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD.
-        go_struct, package: the Go struct Ollama fills from the body, and its package, as its error texts name them.
+        struct: the Go struct that Ollama fills from the body, as its error texts name it.
         limit_field: where a body limits the output; empty for native routes, which have `options.num_predict`, and for embeddings.
     """
 
     path: Endpoint
     dialect: Dialect
     kind: WorkKind
-    package: str
-    go_struct: str
+    struct: str
     limit_field: str = ""
 
 
@@ -51,15 +50,15 @@ class PlainRoute:
 
 
 _ROUTES = (
-    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "api", "ChatRequest"),
-    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "api", "GenerateRequest"),
-    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "api", "EmbedRequest"),
-    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "api", "EmbeddingRequest"),
-    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "openai", "ChatCompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "openai", "CompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "openai", "EmbedRequest"),
-    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "openai", "ResponsesRequest", "max_output_tokens"),
-    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "anthropic", "MessagesRequest", "max_tokens"),
+    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "api.ChatRequest"),
+    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "api.GenerateRequest"),
+    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "api.EmbedRequest"),
+    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "api.EmbeddingRequest"),
+    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "openai.ChatCompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "openai.CompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "openai.EmbedRequest"),
+    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "openai.ResponsesRequest", "max_output_tokens"),
+    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "anthropic.MessagesRequest", "max_tokens"),
 )
 INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
 """Inference routes by path."""

@@ -10,18 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from hearth.dialects.gojson import (
-    MAX_INT,
-    GoJsonError,
-    JsonObject,
-    JsonValue,
-    array_field,
-    bool_field,
-    integer_field,
-    lookup,
-    mismatch,
-    string_field,
-)
+from hearth.dialects.gojson import MAX_INT, Body, GoJsonError, JsonValue, mismatch
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest, ModelNotFound
 from hearth.types import Dialect, WorkKind
@@ -46,6 +35,7 @@ _LONGEST_S = 1e10
 _LOOKED_UP_FIRST = frozenset({Endpoint.GENERATE, Endpoint.EMBED, Endpoint.OPENAI_COMPLETIONS, Endpoint.OPENAI_EMBEDDINGS})
 """Their handlers look the model up without asking for a name first, and so report the empty name as not found."""
 _PROMPTED = frozenset({Endpoint.GENERATE, Endpoint.EMBEDDINGS, Endpoint.OPENAI_COMPLETIONS})
+_GIVEN_INPUT = frozenset({Endpoint.OPENAI_RESPONSES, Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS})
 
 
 def keep_alive_ns(value: JsonValue) -> int | None:
@@ -79,18 +69,24 @@ def is_model_name(name: str) -> bool:
     return len(name) <= MAX_NAME_CHARS and _MODEL_NAME.fullmatch(name) is not None
 
 
-def check_request(route: Route, fields: JsonObject) -> str:
+def check_request(route: Route, body: Body) -> str:
     """The model a body names, once everything the route demands is there.
 
     Raises:
         BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
     """
-    model = string_field(fields, "model", route.go_struct)
+    model = body.string("model")
     if route.kind is WorkKind.GENERATE:
-        bool_field(fields, "stream", route.go_struct)
+        body.flag("stream")
     if not model and route.dialect is Dialect.ANTHROPIC:
         raise BadRequest(MODEL_REQUIRED)
-    _check_content(route, fields)
+    if route.path in _PROMPTED:
+        body.string("prompt")
+    limit = body.integer(route.limit_field) if route.limit_field else None
+    if route.path in _GIVEN_INPUT:
+        _check_input(route, body.get("input"))
+    elif route.path not in _PROMPTED:
+        _check_messages(route, messages_of(route, body), limit)
     if not model:
         raise ModelNotFound("model '' not found") if route.path in _LOOKED_UP_FIRST else BadRequest(MODEL_REQUIRED)
     if not is_model_name(model):
@@ -98,35 +94,25 @@ def check_request(route: Route, fields: JsonObject) -> str:
     return model
 
 
-def _check_content(route: Route, fields: JsonObject) -> None:
-    if route.path in _PROMPTED:
-        string_field(fields, "prompt", route.go_struct)
-    limit = integer_field(fields, route.limit_field, route.go_struct) if route.limit_field else None
-    if route.path in {Endpoint.OPENAI_RESPONSES, Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS}:
-        _check_input(route, lookup(fields, "input"))
-    elif route.path not in _PROMPTED:
-        _check_messages(route, messages_of(route, fields), limit)
-
-
-def _check_messages(route: Route, messages: list[JsonValue], limit: int | None) -> None:
+def _check_messages(route: Route, messages: list[Body], limit: int | None) -> None:
     if route.path is Endpoint.CHAT:
         for message in messages:
-            string_field(message if isinstance(message, dict) else {}, "content", f"{route.go_struct}.messages")
+            message.string("content")
     elif route.path is Endpoint.ANTHROPIC_MESSAGES and (limit is None or limit <= 0):
         raise BadRequest("max_tokens is required and must be positive")
     elif not messages:
         raise BadRequest("messages is required" if route.path is Endpoint.ANTHROPIC_MESSAGES else "[] is too short - 'messages'")
 
 
-def messages_of(route: Route, fields: JsonObject) -> list[JsonValue]:
+def messages_of(route: Route, body: Body) -> list[Body]:
     """The messages of a chat body, none if absent. Raises BadRequest where they are too many or not an array of objects."""
-    go_type = f"{route.package}.{'MessageParam' if route.dialect is Dialect.ANTHROPIC else 'Message'}"
-    messages = array_field(fields, "messages", route.go_struct, f"[]{go_type}")
+    go_type = route.struct.partition(".")[0] + (".MessageParam" if route.dialect is Dialect.ANTHROPIC else ".Message")
+    messages = body.array("messages", f"[]{go_type}")
     _check_count(messages, "messages")
     for message in messages:
         if message is not None and not isinstance(message, dict):
-            raise mismatch(message, "messages", route.go_struct, go_type)
-    return messages
+            raise mismatch(message, "messages", body.struct, go_type)
+    return [Body(message, f"{route.struct}.messages") for message in messages]
 
 
 def _check_input(route: Route, given: JsonValue) -> None:

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from hearth.dialects import gojson as go
-from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue
+from hearth.dialects.gojson import MAX_INT, JsonObject
 from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
@@ -40,40 +40,8 @@ class Server:
         return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
 
 
-class Body:
-    """A JSON object, read as Go fills `struct` (`package.Name`) from it. Raises GoJsonError for a value of another type."""
-
-    def __init__(self, value: JsonValue, struct: str) -> None:
-        self.fields = go.struct_of(value, struct)
-        self._struct = struct.rpartition(".")[2]
-
-    def get(self, name: str) -> JsonValue:
-        return go.lookup(self.fields, name)
-
-    def string(self, name: str) -> str:
-        return go.string_field(self.fields, name, self._struct)
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        given = go.bool_field(self.fields, name, self._struct)
-        return default if given is None else given
-
-    def integer(self, name: str) -> int | None:
-        return go.integer_field(self.fields, name, self._struct)
-
-    def number(self, name: str) -> float | None:
-        given = self.get(name)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-            raise go.mismatch(given, name, self._struct, "float64")
-        return given
-
-    def array(self, name: str, go_type: str) -> list[JsonValue]:
-        return go.array_field(self.fields, name, self._struct, go_type)
-
-    def structs(self, name: str, struct: str, go_type: str = "") -> list[Body]:
-        return [Body(one, struct) for one in self.array(name, go_type or f"[]{struct}")]
-
-    def object(self, name: str, go_type: str = "map[string]interface {}") -> JsonObject:
-        return go.object_field(self.fields, name, self._struct, go_type)
+class Body(go.Body):
+    """The fields of a request."""
 
     @property
     def keep_alive_s(self) -> float | None:

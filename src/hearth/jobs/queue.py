@@ -14,7 +14,7 @@ from typing import Any
 
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.gojson import encode_large
-from hearth.dialects.request import Envelope, read_envelope
+from hearth.dialects.request import Envelope, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
 from hearth.execution.request import Submission
@@ -80,7 +80,7 @@ def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None
     Raises:
         BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
     """
-    envelope = read_envelope(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
+    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
     if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
         raise BadRequest("request: it asks for nothing; give a prompt or messages, and no num_predict of 0")
     return envelope

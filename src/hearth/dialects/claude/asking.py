@@ -14,12 +14,12 @@ from hearth.dialects.claude.messages import messages_draft
 from hearth.dialects.claude.readers import chat_draft, completion_draft, generate_draft, openai_chat_draft, response_draft
 from hearth.dialects.claude.request import Draft, refused, text_block
 from hearth.dialects.claude.tools import strict_schema
-from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, decode, struct_of
+from hearth.dialects.gojson import Body, JsonObject, JsonValue, decode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import Untranslatable
 from hearth.types import Dialect
 
-_DRAFTS: Mapping[Endpoint, Callable[[JsonObject], Draft]] = MappingProxyType(
+_DRAFTS: Mapping[Endpoint, Callable[[Body], Draft]] = MappingProxyType(
     {
         Endpoint.CHAT: chat_draft,
         Endpoint.GENERATE: generate_draft,
@@ -69,9 +69,9 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
     route = INFERENCE_ROUTES.get(path)
     if route is None or route.path not in _DRAFTS:
         raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
-    fields = struct_of(decode(body), f"{route.package}.{route.go_struct}")
-    streaming = bool_field(fields, "stream", route.go_struct)
-    draft = _DRAFTS[route.path](fields)
+    asked = Body(decode(body), route.struct)
+    streaming = asked.flag("stream", default=route.dialect is Dialect.OLLAMA)
+    draft = _DRAFTS[route.path](asked)
     max_tokens = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
     thinking = draft.others.get("thinking")
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
@@ -79,7 +79,7 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
         raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")
     return ClaudeRequest(
         body=_parameters(draft, max_tokens),
-        streaming=route.dialect is Dialect.OLLAMA if streaming is None else streaming,
+        streaming=streaming,
         max_tokens=max_tokens,
         json_text=draft.wanted == "json",
         include_usage=draft.include_usage,

@@ -11,12 +11,11 @@ from types import MappingProxyType
 
 from hearth.dialects.claude.readers import stop_texts
 from hearth.dialects.claude.request import Draft, refused, text_block
-from hearth.dialects.gojson import JsonObject, JsonValue, array_field, integer_field, lookup, string_field
+from hearth.dialects.gojson import Body, JsonObject, JsonValue
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.validation import messages_of
 from hearth.errors import BadRequest
 
-_STRUCT = "MessagesRequest"
 _OWN_TOOLS = ("bash_", "text_editor_", "memory_")
 """Anthropic's tools that run at the caller's: they cost nothing but their tokens."""
 _BLOCKS = ("text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")
@@ -24,44 +23,41 @@ _SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"image": ("bas
 """Sources whose tokens can be bounded: not an address, not a stored file, not the pages of a PDF."""
 
 
-def messages_draft(fields: JsonObject) -> Draft:
+def messages_draft(body: Body) -> Draft:
     """A Messages request. Raises Untranslatable, and BadRequest in Ollama's words."""
     for name in ("container", "mcp_servers", "fallbacks"):
-        if lookup(fields, name) is not None:
+        if body.get(name) is not None:
             raise refused(name)
-    limit = integer_field(fields, "max_tokens", _STRUCT)
+    limit = body.integer("max_tokens")
     if limit is None or limit <= 0:
         raise BadRequest("max_tokens is required and must be positive")
-    messages, late_system = _messages(fields)
-    given = lookup(fields, "system")
+    messages, late_system = _messages(body)
+    given = body.get("system")
     system: list[JsonValue] = given if isinstance(given, list) else [text_block(given)] if isinstance(given, str) else []
     return Draft(
         messages=messages,
         system=_blocks(system, "system", role="system") + late_system,
-        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(array_field(fields, "tools", _STRUCT, "[]anthropic.Tool"))],
-        tool_choice=_object(fields, "tool_choice"),
+        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools", "[]anthropic.Tool"))],
+        tool_choice=_object(body, "tool_choice"),
         limit_tokens=limit,
-        stop=stop_texts(lookup(fields, "stop_sequences"), "stop_sequences"),
-        others={name: value for name in ("thinking", "output_config", "cache_control") if (value := _object(fields, name)) is not None},
+        stop=stop_texts(body.get("stop_sequences"), "stop_sequences"),
+        others={name: value for name in ("thinking", "output_config", "cache_control") if (value := _object(body, name)) is not None},
     )
 
 
-def _object(fields: JsonObject, name: str) -> JsonObject | None:
-    value = lookup(fields, name)
+def _object(body: Body, name: str) -> JsonObject | None:
+    value = body.get(name)
     if value is not None and not isinstance(value, dict):
         raise refused(name, "give an object")
     return value
 
 
-def _messages(fields: JsonObject) -> tuple[list[JsonValue], list[JsonValue]]:
+def _messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
     """The turns, and what system messages among them say: not every model takes them there."""
     kept: list[JsonValue] = []
     system: list[JsonValue] = []
-    for index, message in enumerate(messages_of(INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES], fields)):
-        if not isinstance(message, dict):
-            continue
-        where, role = f"messages[{index}]", string_field(message, "role", "MessageParam")
-        content = lookup(message, "content")
+    for index, message in enumerate(messages_of(INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES], body)):
+        where, role, content = f"messages[{index}]", message.string("role"), message.get("content")
         blocks: JsonValue = [text_block(content)] if isinstance(content, str) else content
         if role not in ("user", "assistant", "system") or not isinstance(blocks, list):
             raise refused(where, "a message has a role (user or assistant) and a content")
@@ -86,7 +82,7 @@ def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
     if not isinstance(block, dict) or not isinstance(kind, str) or kind not in _BLOCKS or (role == "system" and kind != "text"):
         raise refused(where, "this kind of content cannot be carried")
     if kind == "text":
-        if not string_field(block, "text", where).strip():
+        if not Body(block, "anthropic.ContentBlock").string("text").strip():
             return None
         return {key: value for key, value in block.items() if key != "citations"} if role == "user" else block
     if kind == "thinking":

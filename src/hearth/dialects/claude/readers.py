@@ -7,25 +7,12 @@ from types import MappingProxyType
 
 from hearth.dialects.claude.request import Draft, Turns, content_blocks, image_block, refused, text_block
 from hearth.dialects.claude.tools import arguments_in, function_tools, tool_choice
-from hearth.dialects.gojson import (
-    MAX_INT,
-    JsonObject,
-    JsonValue,
-    array_field,
-    bool_field,
-    integer_field,
-    lookup,
-    object_field,
-    string_field,
-)
+from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.validation import messages_of
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest
 
-_CHAT = "ChatCompletionRequest"
-_RESPONSES = "ResponsesRequest"
-_ITEM = "ResponsesInputItem"
 _ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
     {
         Endpoint.CHAT: ("system", "user", "assistant", "tool"),
@@ -35,33 +22,29 @@ _ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def chat_draft(fields: JsonObject) -> Draft:
+def chat_draft(body: Body) -> Draft:
     """`/api/chat`."""
-    turns = _turns_of(fields, Endpoint.CHAT)
-    return _native_draft(fields, "ChatRequest", turns, function_tools(array_field(fields, "tools", "ChatRequest", "api.Tools")))
+    return _native_draft(body, _turns_of(body, Endpoint.CHAT), function_tools(body.array("tools", "api.Tools")))
 
 
-def generate_draft(fields: JsonObject) -> Draft:
+def generate_draft(body: Body) -> Draft:
     """`/api/generate`: one prompt."""
-    struct = "GenerateRequest"
-    for name in ("context", "suffix", "template"):
-        if lookup(fields, name):
+    for name in ("context", "suffix", "template", "raw"):
+        if body.get(name):
             raise refused(name)
-    if bool_field(fields, "raw", struct):
-        raise refused("raw")
     turns = Turns()
-    prompt = _prompt(fields, struct)
-    turns.instruct(string_field(fields, "system", struct))
-    turns.say("user", [*_images(fields, struct, ""), text_block(prompt)], "prompt")
-    return _native_draft(fields, struct, turns, [])
+    prompt = _prompt(body)
+    turns.instruct(body.string("system"))
+    turns.say("user", [*_images(body, ""), text_block(prompt)], "prompt")
+    return _native_draft(body, turns, [])
 
 
-def _native_draft(fields: JsonObject, struct: str, turns: Turns, tools: list[JsonValue]) -> Draft:
+def _native_draft(body: Body, turns: Turns, tools: list[JsonValue]) -> Draft:
     for name in ("logprobs", "_debug_render_only"):
-        if bool_field(fields, name, struct):
+        if body.flag(name):
             raise refused(name)
-    options = object_field(fields, "options", struct, "map[string]interface {}")
-    stop, limit, wanted = lookup(options, "stop"), lookup(options, "num_predict"), lookup(fields, "format")
+    options, wanted = Body(body.object("options"), "api.Options"), body.get("format")
+    stop, limit = options.get("stop"), options.get("num_predict")
     if stop is not None and not isinstance(stop, list):
         raise BadRequest('option "stop" must be of type array')
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
@@ -79,76 +62,71 @@ def _native_draft(fields: JsonObject, struct: str, turns: Turns, tools: list[Jso
     )
 
 
-def openai_chat_draft(fields: JsonObject) -> Draft:
+def openai_chat_draft(body: Body) -> Draft:
     """`/v1/chat/completions`."""
     for name in ("functions", "function_call"):
-        if lookup(fields, name) is not None:
+        if body.get(name) is not None:
             raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
-    if bool_field(fields, "logprobs", _CHAT):
+    if body.flag("logprobs"):
         raise refused("logprobs")
-    turns = _turns_of(fields, Endpoint.OPENAI_CHAT)
-    tools = function_tools(array_field(fields, "tools", _CHAT, "[]api.Tool"))
-    choice = tool_choice(lookup(fields, "tool_choice"), lookup(fields, "parallel_tool_calls"), "tool_choice")
-    wanted = _response_format(object_field(fields, "response_format", _CHAT, "openai.ResponseFormat"), "response_format")
-    return _openai_draft(fields, _CHAT, turns, tools=tools, choice=choice, wanted=wanted)
+    turns, tools = _turns_of(body, Endpoint.OPENAI_CHAT), function_tools(body.array("tools", "[]api.Tool"))
+    choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
+    wanted = _response_format(Body(body.object("response_format", "openai.ResponseFormat"), "openai.ResponseFormat"), "response_format")
+    return _openai_draft(body, turns, tools=tools, choice=choice, wanted=wanted)
 
 
-def completion_draft(fields: JsonObject) -> Draft:
+def completion_draft(body: Body) -> Draft:
     """`/v1/completions`: the prompt is one user message."""
-    struct = "CompletionRequest"
     for name in ("suffix", "logprobs", "echo"):
-        value = lookup(fields, name)
+        value = body.get(name)
         if value is not None and value is not False and value != "":
             raise refused(name)
-    if (integer_field(fields, "best_of", struct) or 1) > 1:
+    if (body.integer("best_of") or 1) > 1:
         raise refused("best_of", "one answer per request")
     turns = Turns()
-    turns.say("user", [text_block(_prompt(fields, struct))], "prompt")
-    return _openai_draft(fields, struct, turns, tools=[], choice=None, wanted=None)
+    turns.say("user", [text_block(_prompt(body))], "prompt")
+    return _openai_draft(body, turns, tools=[], choice=None, wanted=None)
 
 
-def _openai_draft(
-    fields: JsonObject, struct: str, turns: Turns, *, tools: list[JsonValue], choice: JsonObject | None, wanted: JsonValue
-) -> Draft:
-    if (integer_field(fields, "n", struct) or 1) > 1:
+def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: JsonObject | None, wanted: JsonValue) -> Draft:
+    if (body.integer("n") or 1) > 1:
         raise refused("n", "one answer per request")
-    limit = integer_field(fields, "max_completion_tokens", struct)
-    stream_options = object_field(fields, "stream_options", struct, "openai.StreamOptions")
+    limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
+    stream_options = Body(body.object("stream_options", "openai.StreamOptions"), "openai.StreamOptions")
     return Draft(
         messages=turns.messages,
         system=turns.system,
         tools=tools,
         called=turns.stand_ins,
         tool_choice=choice,
-        limit_tokens=integer_field(fields, "max_tokens", struct) if limit is None else limit,
-        stop=stop_texts(lookup(fields, "stop"), "stop"),
+        limit_tokens=limit_before if limit is None else limit,
+        stop=stop_texts(body.get("stop"), "stop"),
         wanted=wanted,
-        include_usage=bool(bool_field(stream_options, "include_usage", "StreamOptions")),
+        include_usage=stream_options.flag("include_usage"),
     )
 
 
-def response_draft(fields: JsonObject) -> Draft:
+def response_draft(body: Body) -> Draft:
     """`/v1/responses`."""
     for name in ("previous_response_id", "conversation", "prompt"):
-        if lookup(fields, name) is not None:
+        if body.get(name) is not None:
             raise refused(name, "nothing is remembered between requests; send the whole conversation as `input`")
-    if bool_field(fields, "background", _RESPONSES):
+    if body.flag("background"):
         raise refused("background", "ask in the foreground")
     turns = Turns()
-    turns.instruct(string_field(fields, "instructions", _RESPONSES))
-    _add_input(turns, lookup(fields, "input"))
-    tools = function_tools(array_field(fields, "tools", _RESPONSES, "[]openai.ResponsesTool"), nested=False)
-    text = object_field(fields, "text", _RESPONSES, "openai.ResponsesText")
-    wanted = object_field(text, "format", "ResponsesText", "openai.ResponsesTextFormat")
+    turns.instruct(body.string("instructions"))
+    _add_input(turns, body.get("input"))
+    text = Body(body.object("text", "openai.ResponsesText"), "openai.ResponsesText")
+    wanted = Body(text.object("format", "openai.ResponsesTextFormat"), "openai.ResponsesTextFormat")
     return Draft(
         messages=turns.messages,
         system=turns.system,
-        tools=tools,
+        tools=function_tools(body.array("tools", "[]openai.ResponsesTool"), nested=False),
         called=turns.stand_ins,
-        tool_choice=tool_choice(lookup(fields, "tool_choice"), lookup(fields, "parallel_tool_calls"), "tool_choice"),
-        limit_tokens=integer_field(fields, "max_output_tokens", _RESPONSES),
+        tool_choice=tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"),
+        limit_tokens=body.integer("max_output_tokens"),
         wanted=_response_format(wanted, "text.format"),
-        asked={name: lookup(fields, name) for name in RESPONSE_REPEATS},
+        asked={name: body.get(name) for name in RESPONSE_REPEATS},
     )
 
 
@@ -158,43 +136,42 @@ def _add_input(turns: Turns, given: JsonValue) -> None:
         return
     if not isinstance(given, list):
         raise refused("input", "give a text or a list of items")
-    for index, item in enumerate(given):
+    for index, one in enumerate(given):
         where = f"input[{index}]"
-        if not isinstance(item, dict):
+        if not isinstance(one, dict):
             raise refused(where, "give an object with a type")
-        match lookup(item, "type"):
+        item = Body(one, "openai.ResponsesInputItem")
+        match item.get("type"):
             case None | "message":
                 _add_message(turns, item, where, Endpoint.OPENAI_RESPONSES)
             case "function_call":
-                arguments = arguments_in(lookup(item, "arguments"), f"{where}.arguments")
-                turns.call(string_field(item, "call_id", _ITEM), string_field(item, "name", _ITEM), arguments, where)
+                arguments = arguments_in(item.get("arguments"), f"{where}.arguments")
+                turns.call(item.string("call_id"), item.string("name"), arguments, where)
             case "function_call_output":
-                output = content_blocks(lookup(item, "output"), f"{where}.output")
-                turns.result(string_field(item, "call_id", _ITEM), "", output, where)
+                turns.result(item.string("call_id"), "", content_blocks(item.get("output"), f"{where}.output"), where)
             case "reasoning":
                 pass
             case _:
                 raise refused(f"{where}.type", "only messages, function calls and their outputs can be carried")
 
 
-def _turns_of(fields: JsonObject, endpoint: Endpoint) -> Turns:
+def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
     turns = Turns()
-    for index, message in enumerate(messages_of(INFERENCE_ROUTES[endpoint], fields)):
-        if isinstance(message, dict):
-            _add_message(turns, message, f"messages[{index}]", endpoint)
+    for index, message in enumerate(messages_of(INFERENCE_ROUTES[endpoint], body)):
+        _add_message(turns, message, f"messages[{index}]", endpoint)
     return turns
 
 
-def _add_message(turns: Turns, message: JsonObject, where: str, endpoint: Endpoint) -> None:
+def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) -> None:
     native, roles = endpoint is Endpoint.CHAT, _ROLES[endpoint]
-    role = string_field(message, "role", "Message") or ("user" if endpoint is Endpoint.OPENAI_RESPONSES else "")
+    role = message.string("role") or ("user" if endpoint is Endpoint.OPENAI_RESPONSES else "")
     if role not in roles:
         raise refused(f"{where}.role", f"it is {', '.join(roles[:-1])} or {roles[-1]}")
     if native:
-        text = string_field(message, "content", "ChatRequest.messages")
-        blocks = [*_images(message, "Message", f"{where}."), *([text_block(text)] if text else [])]
+        text = message.string("content")
+        blocks = [*_images(message, f"{where}."), *([text_block(text)] if text else [])]
     else:
-        blocks = content_blocks(lookup(message, "content"), f"{where}.content")
+        blocks = content_blocks(message.get("content"), f"{where}.content")
     instructs = role in ("system", "developer")
     if instructs or (role == "assistant" and endpoint is Endpoint.OPENAI_CHAT):
         if any(block["type"] != "text" for block in blocks):
@@ -204,45 +181,42 @@ def _add_message(turns: Turns, message: JsonObject, where: str, endpoint: Endpoi
     if instructs:
         turns.instruct(str(blocks[0]["text"]))
     elif role == "tool":
-        name = string_field(message, "tool_name", "Message") if native else ""
-        turns.result(string_field(message, "tool_call_id", "Message"), name, blocks, where)
+        turns.result(message.string("tool_call_id"), message.string("tool_name") if native else "", blocks, where)
     else:
         turns.say(role, blocks, where)
         if role == "assistant" and endpoint is not Endpoint.OPENAI_RESPONSES:
-            _add_calls(turns, message, where, "[]api.ToolCall" if native else "[]openai.ToolCall")
+            _add_calls(turns, message, where)
 
 
-def _add_calls(turns: Turns, message: JsonObject, where: str, go_type: str) -> None:
-    for index, call in enumerate(array_field(message, "tool_calls", "Message", go_type)):
-        place = f"{where}.tool_calls[{index}]"
-        function = lookup(call, "function") if isinstance(call, dict) else None
-        if not isinstance(call, dict) or not isinstance(function, dict):
+def _add_calls(turns: Turns, message: Body, where: str) -> None:
+    for index, call in enumerate(message.structs("tool_calls", "api.ToolCall")):
+        place, function = f"{where}.tool_calls[{index}]", Body(call.object("function"), "api.ToolCallFunction")
+        if not function.fields:
             raise refused(place, "give an object with a function")
-        arguments = arguments_in(lookup(function, "arguments"), f"{place}.function.arguments")
-        turns.call(string_field(call, "id", "ToolCall"), string_field(function, "name", "ToolCallFunction"), arguments, place)
+        arguments = arguments_in(function.get("arguments"), f"{place}.function.arguments")
+        turns.call(call.string("id"), function.string("name"), arguments, place)
 
 
-def _images(fields: JsonObject, struct: str, where: str) -> list[JsonObject]:
-    images = array_field(fields, "images", struct, "[]api.ImageData")
-    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(images)]
+def _images(body: Body, where: str) -> list[JsonObject]:
+    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(body.array("images", "[]api.ImageData"))]
 
 
-def _prompt(fields: JsonObject, struct: str) -> str:
-    prompt = string_field(fields, "prompt", struct)
+def _prompt(body: Body) -> str:
+    prompt = body.string("prompt")
     if not prompt.strip():
         raise refused("prompt", "there is nothing in it to answer")
     return prompt
 
 
-def _response_format(given: JsonObject, where: str) -> JsonValue:
+def _response_format(given: Body, where: str) -> JsonValue:
     """`"json"`, a schema, or None for text, from a `response_format` or a Responses `text.format`."""
-    kind = lookup(given, "type")
+    kind = given.get("type")
     if kind in (None, "text"):
         return None
     if kind == "json_object":
         return "json"
-    described = lookup(given, "json_schema")
-    schema = lookup(described if isinstance(described, dict) else given, "schema")
+    described = given.get("json_schema")
+    schema = (Body(described, "openai.JsonSchema") if isinstance(described, dict) else given).get("schema")
     if kind != "json_schema" or not isinstance(schema, dict):
         raise refused(where, "its type is text, json_object, or json_schema with a schema")
     return schema

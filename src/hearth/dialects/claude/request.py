@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hearth.dialects.gojson import JsonObject, JsonValue, lookup, string_field
+from hearth.dialects.gojson import Body, JsonObject, JsonValue
 from hearth.errors import Untranslatable
 
 LOCAL = "leave it out, or ask a local model"
@@ -166,14 +166,15 @@ def content_blocks(content: JsonValue, where: str) -> list[JsonObject]:
 def _part(part: JsonValue, where: str) -> JsonObject:
     if not isinstance(part, dict):
         raise refused(where, "give an object with a `type`")
-    match lookup(part, "type"):
+    given = Body(part, "openai.ContentPart")
+    match given.get("type"):
         case "text" | "input_text" | "output_text":
-            return text_block(string_field(part, "text", where))
+            return text_block(given.string("text"))
         case "refusal":
-            return text_block(string_field(part, "refusal", where))
+            return text_block(given.string("refusal"))
         case "image_url" | "input_image":
-            image = lookup(part, "image_url")
-            url = lookup(image, "url") if isinstance(image, dict) else image
+            image = given.get("image_url")
+            url = Body(image, "openai.ImageURL").get("url") if isinstance(image, dict) else image
             found = _DATA_URL.match(url) if isinstance(url, str) else None
             if found is None:
                 raise refused(f"{where}.image_url", "send the image itself, as a base64 `data:` URL")

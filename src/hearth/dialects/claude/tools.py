@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from hearth.dialects.claude.request import refused
-from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup, string_field
+from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -99,13 +99,14 @@ def function_tools(tools: Iterable[JsonValue], *, nested: bool = True) -> list[J
 def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
     if not isinstance(tool, dict) or lookup(tool, "type") not in ("function", None):
         raise refused(where, "only functions can be carried")
-    function = lookup(tool, "function") if nested else tool
-    if not isinstance(function, dict):
+    given = lookup(tool, "function") if nested else tool
+    if not isinstance(given, dict):
         raise refused(f"{where}.function", "give an object with name and parameters")
-    name, described = string_field(function, "name", where), string_field(function, "description", where)
+    function = Body(given, "api.ToolFunction")
+    name, described = function.string("name"), function.string("description")
     if not _NAME.fullmatch(name):
         raise refused(f"{where}.name", "a name is 1 to 128 letters, digits, `_` or `-`")
-    schema = lookup(function, "parameters") or {"properties": {}}
+    schema = function.get("parameters") or {"properties": {}}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise refused(f"{where}.parameters", "the parameters of a function are a JSON schema of type object")
     return {"name": name, **({"description": described} if described else {}), "input_schema": {"type": "object", **schema}}
