@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from fastapi import APIRouter
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -76,7 +75,7 @@ class Routes:
 
     def __init__(self, gateway: Gateway) -> None:
         self.status = StatusPages(gateway)
-        self._router = APIRouter(route_class=SmallBodyRoute)
+        self._pages: list[Callable[[], APIRoute]] = []
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
         dashboard, public = DashboardPages(), Address(access=Access.PUBLIC)
@@ -139,10 +138,9 @@ class Routes:
     def _add_page(self, method: str, path: str, endpoint: Endpoint) -> None:
         bodies: dict[str, type[BaseModel]] = {"/llm/completions": CompletionBody, JOBS_PATH: JobBody}
         body = bodies.get(path) if method == "POST" else None
-        route_class = None if body is None else large_body_route(body, queued=body is CompletionBody)
-        self._router.add_api_route(path, endpoint, methods=[method], route_class_override=route_class)
-        route = self._router.routes[-1]
-        assert isinstance(route, APIRoute)
+        route_class = SmallBodyRoute if body is None else large_body_route(body, queued=body is CompletionBody)
+        route = cache(lambda: route_class(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
+        self._pages.append(route)
         access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
         self._add(path, (method,), _handler_of(route), Address(access=access))
 
@@ -182,23 +180,22 @@ class Routes:
     @cached_property
     def openapi(self) -> dict[str, Any]:
         """The description of every address."""
-        return described(self._router.routes)
+        return described([route() for route in self._pages])
 
     async def _describe(self, request: Request, caller: Identity, body: Body) -> None:
         del caller, body
         await request.answer_json(bytes(JSONResponse(self.openapi).body))
 
 
-def _handler_of(route: APIRoute) -> Handler:
+def _handler_of(route: Callable[[], APIRoute]) -> Handler:
     """What hands a request to FastAPI, which sees no header: no Host, no cookies; the body is JSON, whatever `curl -d` called it."""
-    app = AsyncExitStackMiddleware(route.app)
 
     async def handle(request: Request, caller: Identity, body: Body) -> None:
         scope = {"type": "http", "method": request.method, "path": request.path, "root_path": "", "http_version": "1.1"}
-        _, parameters = route.matches(scope)
+        _, parameters = route().matches(scope)
         query = request.target.partition("?")[2].encode("latin-1")
         own = {"query_string": query, "headers": [(b"content-type", b"application/json")], REQUEST: request, IDENTITY: caller, BODY: body}
-        await app({**scope, **parameters, **own}, request.receive, request.answer.raw)
+        await AsyncExitStackMiddleware(route().app)({**scope, **parameters, **own}, request.receive, request.answer.raw)
 
     return handle
 
