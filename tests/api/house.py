@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mappi
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
@@ -49,25 +48,35 @@ KEYS = (
 )
 
 
-async def hello(new: Submission, reply: Reply) -> None:
-    """Serve a short answer in three chunks."""
-    reply.start(ReplyHead(status=200, headers=NDJSON))
-    for text in (b'{"n":1}\n', b'{"n":2}\n', b'{"done":true}\n'):
-        await asyncio.sleep(0)
-        reply.push(text)
-    reply.finish()
+def scripted(
+    *script: bytes | float | Exception | None, status: int = 200, headers: Headers = NDJSON, after_s: float | None = None
+) -> Serve:
+    """Serve chunks as they stand there; between them pauses in seconds, a wait for ever (None), or the error that ends it."""
+
+    async def serve(_: Submission, reply: Reply) -> None:
+        if after_s is not None:
+            await asyncio.sleep(after_s)
+        if not isinstance(script[0], Exception):
+            reply.start(ReplyHead(status=status, headers=headers))
+        for step in script:
+            if isinstance(step, bytes):
+                reply.push(step)
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                await (asyncio.Event().wait() if step is None else asyncio.sleep(step))
+        reply.finish()
+
+    return serve
+
+
+hello = scripted(b'{"n":1}\n', 0, b'{"n":2}\n', 0, b'{"done":true}\n')
+begins_and_breaks = scripted(b"first\n", BackendGone("it broke off"))
 
 
 async def never(new: Submission, reply: Reply) -> None:
     """Leave the caller in the queue."""
     await asyncio.Event().wait()
-
-
-async def begins_and_breaks(new: Submission, reply: Reply) -> None:
-    """Serve one chunk, then fail."""
-    reply.start(ReplyHead(status=200, headers=NDJSON))
-    reply.push(b"first\n")
-    raise BackendGone("it broke off")
 
 
 @dataclass
@@ -272,6 +281,7 @@ class FakeGateway:
         self.alerter: GatewayAlerter | None = None
         self.stopping = False
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
+        self._app: HearthApp | None = None
 
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))
@@ -321,17 +331,14 @@ class FakeGateway:
         """The real application in front of this gateway."""
         return HearthApp(cast("Gateway", self))
 
+    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
+        """What this gateway's application answers; see `ask`."""
+        self._app = self._app or self.app()
+        return await ask(self._app, method, path, body, **more)
 
-IN_EVERY_DIALECT = pytest.mark.parametrize(
-    ("path", "read"),
-    [
-        ("/api/chat", lambda said: said["error"]),
-        ("/llm/health", lambda said: said["error"]),
-        ("/v1/chat/completions", lambda said: said["error"]["message"]),
-        ("/v1/messages", lambda said: said["error"]["message"]),
-    ],
-)
-"""An address of each dialect, and where its errors say what is wrong."""
+
+IN_EVERY_DIALECT = ("/api/chat", "/llm/health", "/v1/chat/completions", "/v1/messages")
+"""An address of each."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +357,12 @@ class Got:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """What is wrong, in whatever dialect it is said."""
+        error = self.json["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
 
 
 def http_scope(method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str) -> dict[str, Any]:
@@ -385,8 +398,8 @@ async def ask(
     return await drive(app, http_scope(method, path, wire, peer), raw)
 
 
-async def drive(app: HearthApp, scope: dict[str, Any], body: bytes) -> Got:
-    """Run the application over one scope, with a caller who stays until the answer is complete."""
+async def drive(app: HearthApp, scope: dict[str, Any], body: bytes, take: Callable[[Any], Awaitable[None]] | None = None) -> Got:
+    """Run the application over one scope, with a caller who stays until the answer is complete, and takes each message when `take` says."""
     sent: list[dict[str, Any]] = []
     incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -397,13 +410,11 @@ async def drive(app: HearthApp, scope: dict[str, Any], body: bytes) -> Got:
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
+        if take is not None:
+            await take(message)
         sent.append(dict(message))
 
     await app(scope, receive, send)
-    return _got(sent)
-
-
-def _got(sent: list[dict[str, Any]]) -> Got:
     head, bodies = sent[0], sent[1:]
     headers = {name.decode(): value.decode() for name, value in head["headers"]}
     chunks = tuple(message["body"] for message in bodies if message.get("body"))
