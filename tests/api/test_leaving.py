@@ -10,18 +10,23 @@ from collections.abc import Mapping
 import pytest
 
 from hearth.execution.request import Reply, ReplyHead, Submission
-from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, never
+from tests.api.house import NDJSON, Caller, FakeExchange, FakeGateway, begins_and_breaks, never, scripted
 from tests.support.patience import WITHIN_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-COMPLETION = {"model": "m", "prompt": "hi"}
 
 
-async def begin(url: str, path: str, body: Mapping[str, object], gateway) -> Caller:
+async def begin(url: str, path: str, body: Mapping[str, object], gateway: FakeGateway) -> Caller:
     caller = await Caller.to(url)
     await caller.post(path, json.dumps(body).encode())
     await asyncio.wait_for(gateway.worker.arrived.wait(), WITHIN_S)
     return caller
+
+
+async def until_left(gateway: FakeGateway) -> None:
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
+    assert set(gateway.worker.cancelled) == {1}
+    assert gateway.worker.replies[0].ended
 
 
 @pytest.mark.parametrize(
@@ -29,63 +34,41 @@ async def begin(url: str, path: str, body: Mapping[str, object], gateway) -> Cal
     [
         ("/api/chat", CHAT),
         ("/api/chat", {**CHAT, "stream": False}),
-        ("/v1/chat/completions", CHAT),
         ("/v1/messages", {**CHAT, "max_tokens": 5, "stream": True}),
         ("/api/embed", {"model": "m", "input": "hi"}),
-        ("/llm/completions", COMPLETION),
+        ("/llm/completions", {"model": "m", "prompt": "hi"}),
     ],
 )
-async def test_a_caller_who_leaves_the_queue_is_cancelled(path, body, url, gateway):
+@pytest.mark.parametrize("half", [False, True])
+async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(half, path, body, url, gateway):
     gateway.worker.serve = never
     caller = await begin(url, path, body, gateway)
+    if half:
+        caller.writer.write_eof()
+    else:
+        caller.leave()
+    await until_left(gateway)
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
-    assert set(gateway.worker.cancelled) == {1}
-    assert gateway.worker.replies[0].ended
-
-
-async def test_a_half_closed_connection_is_a_caller_who_has_left(url, gateway):
-    gateway.worker.serve = never
-    caller = await begin(url, "/api/chat", CHAT, gateway)
-    caller.writer.write_eof()
-    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
-    assert set(gateway.worker.cancelled) == {1}
-    caller.leave()
-
-
-async def first_chunk_only(new: Submission, reply: Reply) -> None:
-    reply.start(ReplyHead(status=200, headers=NDJSON))
-    reply.push(b"first\n")
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_caller_who_leaves_in_the_middle_of_an_answer_is_cancelled(stream, url, gateway):
-    gateway.worker.serve = first_chunk_only
+    gateway.worker.serve = scripted(b"first\n", None)
     caller = await begin(url, "/api/chat", {**CHAT, "stream": stream}, gateway)
     await caller.head()
     assert await caller.reader.readuntil(b"first\n")
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
-    assert set(gateway.worker.cancelled) == {1}
+    await until_left(gateway)
 
 
-async def test_a_caller_who_stays_to_the_end_is_not_cancelled(url, gateway):
-    caller = await begin(url, "/api/chat", CHAT, gateway)
-    _, headers = await caller.head()
-    assert headers["transfer-encoding"] == "chunked"
-    raw = await caller.reader.readuntil(b"0\r\n\r\n")
-    assert raw == b'8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\ne\r\n{"done":true}\n\r\n0\r\n\r\n'
-    caller.leave()
-    assert gateway.worker.cancelled == []
-
-
-async def test_two_requests_in_a_row_on_one_connection_are_both_served(url, gateway):
+async def test_a_caller_who_stays_to_the_end_is_not_cancelled_and_may_ask_again_on_its_connection(url, gateway):
     caller = await Caller.to(url)
     for _ in range(2):
         await caller.post("/api/chat", json.dumps(CHAT).encode())
-        await caller.head()
-        await caller.reader.readuntil(b"0\r\n\r\n")
+        _, headers = await caller.head()
+        assert headers["transfer-encoding"] == "chunked"
+        raw = await caller.reader.readuntil(b"0\r\n\r\n")
+        assert raw == b'8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\ne\r\n{"done":true}\n\r\n0\r\n\r\n'
     caller.leave()
     assert gateway.worker.cancelled == []
     assert len(gateway.worker.submitted) == 2
@@ -117,8 +100,7 @@ async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(hast
     narrow.connect((host, int(port)))
     body = json.dumps(CHAT).encode()
     narrow.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
-    assert set(gateway.worker.cancelled) == {1}
+    await until_left(gateway)
     narrow.close()
 
 
@@ -131,7 +113,7 @@ async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_
     await asyncio.wait_for(gateway.backend.answer.closed.wait(), WITHIN_S)
 
 
-async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):
+async def test_a_stream_that_fails_ends_properly_and_its_connection_goes_on_and_a_whole_answer_is_visibly_cut_off(url, gateway):
     gateway.worker.serve = begins_and_breaks
     caller = await Caller.to(url)
     for _ in range(2):
@@ -139,12 +121,7 @@ async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_go
         await caller.head()
         raw = await caller.reader.readuntil(b"0\r\n\r\n")
         assert raw == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n0\r\n\r\n'
-    caller.leave()
-
-
-async def test_a_whole_answer_that_fails_over_http_is_visibly_cut_off(url, gateway):
-    gateway.worker.serve = begins_and_breaks
-    caller = await begin(url, "/v1/chat/completions", CHAT, gateway)
+    await caller.post("/v1/chat/completions", json.dumps(CHAT).encode())
     await caller.head()
     assert await caller.until_closed() == b"6\r\nfirst\n\r\n"
     caller.leave()
