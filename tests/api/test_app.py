@@ -61,15 +61,15 @@ ODD = (
 ESCAPED = (b"/api/%63hat", b"/%61pi/chat", b"/api%2fchat", b"/healthz%00")
 
 
-def test_the_table_has_every_address_and_method_of_the_program_and_no_other(keyed_app):
-    served = {path: set(address.handlers) for path, address in keyed_app.routes.addresses.items() if path not in STREAMS}
+def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app):
+    served = {path: set(address.handlers) for path, address in app.routes.addresses.items() if path not in STREAMS}
     patterns = {path: compile_path(path)[0] for path in served}
     for template, pattern in patterns.items():
         listed = {method for path, (_, methods) in ADDRESSES.items() if pattern.match(path) for method in methods}
         assert served[template] <= listed, template
     for path, (_, methods) in ADDRESSES.items():
         assert {*methods} == {method for template in served if patterns[template].match(path) for method in served[template]}, path
-    described = keyed_app.routes.openapi["paths"]
+    described = app.routes.openapi["paths"]
     for template in served.keys() & described.keys():
         assert {method.upper() for method in described[template]} <= served[template], template
     assert described.keys() <= {path.replace(":path", "") for path in (*served, *STREAMS)}
@@ -92,11 +92,12 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
     assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401, 401]
 
 
-async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed, keyed_app):
+async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed):
+    app = keyed.app()
     paths = [(path, path.encode("latin-1")) for path in (*UNKNOWN, *ODD)] + [("/api/chat", raw) for raw in ESCAPED]
     for (path, raw), key in itertools.product(paths, ("", ADMIN_KEY)):
         wire = ((b"host", b"localhost"), (b"content-type", b"application/json"), (b"x-api-key", key.encode()))
-        got = await drive(keyed_app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT)
+        got = await drive(app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT)
         assert got.status == (404 if key else 401), (path, raw)
     assert (await keyed.ask("GET", "/llm/admin/nothing", key=LOW_KEY)).status == 403
     assert keyed.worker.submitted == keyed.backend.calls == []

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 
 import pytest
 
-from hearth.execution.request import Reply, ReplyHead, Submission
-from tests.api.house import NDJSON, Caller, FakeExchange, FakeGateway, begins_and_breaks, never, scripted
+from tests.api.house import Caller, FakeExchange, FakeGateway, begins_and_breaks, never, scripted
 from tests.support.patience import WITHIN_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -83,25 +81,6 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     other.leave()
     assert len(gateway.worker.submitted) == 1
     assert gateway.events.seen == []
-
-
-async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(hasty_url, gateway):
-    async def floods(new: Submission, reply: Reply) -> None:
-        reply.start(ReplyHead(status=200, headers=NDJSON))
-        while True:
-            reply.push(b"x" * 65536)
-            await reply.writable()
-            await asyncio.sleep(0)
-
-    gateway.worker.serve = floods
-    narrow = socket.socket()
-    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    host, _, port = hasty_url.removeprefix("http://").partition(":")
-    narrow.connect((host, int(port)))
-    body = json.dumps(CHAT).encode()
-    narrow.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    await until_left(gateway)
-    narrow.close()
 
 
 async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_the_backend(url, gateway):

@@ -9,24 +9,15 @@ from typing import cast
 
 import pytest
 
-from hearth.api.protocol import Deadlines
-from hearth.api.status_stream import (
-    ADMIN_ROOM,
-    HEARTBEAT_S,
-    MAX_OF_ONE,
-    MAX_SUBSCRIBERS,
-    MIN_INTERVAL_S,
-    Listener,
-    Listeners,
-    StatusStream,
-)
+from hearth.api.status_stream import ADMIN_ROOM, HEARTBEAT_S, MAX_OF_ONE, MAX_SUBSCRIBERS, MIN_INTERVAL_S, Listener, Listeners, StatusStream
 from hearth.errors import CapacityError
 from hearth.queue.worker import LLMQueueWorker
 from tests.api.conftest import serving
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, Caller, FakeWorker
 from tests.dashboard.listening import guest
 from tests.emulator.waiting import until
-from tests.support.virtual_time import run_virtual
+from tests.support.cases import for_each
+from tests.support.virtual_time import in_virtual_time
 
 SOMEBODY = guest()
 
@@ -40,96 +31,59 @@ def stream_of(worker: FakeWorker) -> StatusStream:
     return StatusStream(cast("LLMQueueWorker", worker))
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-def test_the_present_status_comes_first_and_then_one_for_each_change():
-    async def scenario() -> None:
-        worker = FakeWorker()
-        frames = stream_of(worker).frames(SOMEBODY)
-        assert revision(await anext(frames)) == 0
-        for expected in (1, 2):
-            following = asyncio.ensure_future(anext(frames))
-            await asyncio.sleep(1)
-            assert not following.done()
-            worker.change()
-            assert revision(await following) == expected
-        await frames.aclose()
-
-    run_virtual(scenario)
-
-
-def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_always_shown():
-    async def scenario() -> None:
-        worker = FakeWorker()
-        stream = stream_of(worker)
-        seen = []
-
-        async def listen() -> None:
-            seen.extend([revision(frame) async for frame in stream.frames(SOMEBODY)])
-
-        listening = asyncio.ensure_future(listen())
-        await settle()
-        for _ in range(1000):
-            worker.change()
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(1)
-        stream.listeners.end()
-        await listening
-        assert seen[-1] == 1000
-        assert len(seen) == pytest.approx(1 / MIN_INTERVAL_S, abs=2)
-
-    run_virtual(scenario)
-
-
-def test_a_quiet_stream_has_a_heartbeat():
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        frames = stream_of(FakeWorker()).frames(SOMEBODY)
-        await anext(frames)
-        for heartbeats in (1, 2):
-            assert (await anext(frames)).startswith(b":")
-            assert loop.time() == pytest.approx(heartbeats * (MIN_INTERVAL_S + HEARTBEAT_S))
-        await frames.aclose()
-
-    run_virtual(scenario)
-
-
-@pytest.mark.parametrize("ending", ["stream", "worker"])
-def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
-    async def scenario() -> None:
-        worker = FakeWorker()
-        stream = stream_of(worker)
-        frames = stream.frames(SOMEBODY)
-        await anext(frames)
+@in_virtual_time
+async def test_the_present_status_comes_first_then_one_for_each_change_and_heartbeats_when_there_is_none():
+    worker, loop = FakeWorker(), asyncio.get_running_loop()
+    frames = stream_of(worker).frames(SOMEBODY)
+    assert revision(await anext(frames)) == 0
+    for expected in (1, 2):
         following = asyncio.ensure_future(anext(frames))
-        await settle()
-        if ending == "stream":
-            stream.listeners.end()
-        else:
-            worker.close()
-        with pytest.raises(StopAsyncIteration):
-            await following
+        await asyncio.sleep(1)
+        assert not following.done()
+        worker.change()
+        assert revision(await following) == expected
+    began_at = loop.time()
+    for heartbeats in (1, 2):
+        assert (await anext(frames)).startswith(b":")
+        assert loop.time() - began_at == pytest.approx(heartbeats * (MIN_INTERVAL_S + HEARTBEAT_S))
+    await frames.aclose()
 
-    run_virtual(scenario)
+
+@in_virtual_time
+async def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_always_shown():
+    worker = FakeWorker()
+    stream, seen = stream_of(worker), list[int]()
+
+    async def listen() -> None:
+        seen.extend([revision(frame) async for frame in stream.frames(SOMEBODY)])
+
+    listening = asyncio.ensure_future(listen())
+    await asyncio.sleep(0.5)
+    for _ in range(1000):
+        worker.change()
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(1)
+    stream.listeners.end()
+    await listening
+    assert seen[-1] == 1000
+    assert len(seen) == pytest.approx(1 / MIN_INTERVAL_S, abs=2)
 
 
-async def test_listeners_over_http_get_frames_and_leave_room_when_they_leave(url, gateway, app):
-    caller = await Caller.to(url)
-    await caller.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    status, headers = await caller.head()
-    assert status == 200
-    assert headers["content-type"].startswith("text/event-stream")
-    assert headers["cache-control"] == "no-store"
-    await caller.reader.readuntil(b"data: ")
-    gateway.worker.change()
-    await caller.reader.readuntil(b'"revision":1')
-    listeners = app.routes.status._stream.listeners
-    assert len(listeners) == 1
-    caller.leave()
-    await until(lambda: not listeners)
+@for_each("ending", ["stream", "worker"])
+@in_virtual_time
+async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
+    worker = FakeWorker()
+    stream = stream_of(worker)
+    frames = stream.frames(SOMEBODY)
+    await anext(frames)
+    following = asyncio.ensure_future(anext(frames))
+    await asyncio.sleep(1)
+    if ending == "stream":
+        stream.listeners.end()
+    else:
+        worker.close()
+    with pytest.raises(StopAsyncIteration):
+        await following
 
 
 async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_their_own():
@@ -158,30 +112,40 @@ async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_the
     without_keys.check_room(one("local", peer="127.0.0.1", authenticated=False))
 
 
-async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(keyed, keyed_app):
-    async with serving(keyed, keyed_app, Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)) as url:
-        callers = {}
-        for path in ("/llm/queue/stream", "/llm/dashboard/stream"):
-            for name, key in (("admin", ADMIN_KEY), ("internal", HOUSE_KEY)):
-                callers[path, name] = caller = await Caller.to(url)
-                await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-                assert (await caller.head())[0] == 200
-        listeners = keyed_app.routes.status._stream.listeners
+async def listen(url: str, path: str = "/llm/queue/stream", key: str = "") -> tuple[Caller, int, dict[str, str]]:
+    caller = await Caller.to(url)
+    await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+    return caller, *await caller.head()
+
+
+async def test_listeners_over_http_get_frames_leave_room_when_they_leave_and_one_too_many_is_503(url, gateway, app):
+    listeners = app.routes.status._stream.listeners
+    caller, status, headers = await listen(url)
+    assert (status, headers["cache-control"]) == (200, "no-store")
+    assert headers["content-type"].startswith("text/event-stream")
+    await caller.reader.readuntil(b"data: ")
+    gateway.worker.change()
+    await caller.reader.readuntil(b'"revision":1')
+    assert len(listeners) == 1
+    caller.leave()
+    await until(lambda: not listeners)
+    for _ in range(MAX_SUBSCRIBERS):
+        listeners.add(SOMEBODY)
+    refused, status, headers = await listen(url)
+    assert (status, headers["retry-after"]) == (503, "5")
+    refused.leave()
+
+
+async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(keyed):
+    app = keyed.app()
+    listeners = app.routes.status._stream.listeners
+    async with serving(keyed, app) as url:
+        paths = ("/llm/queue/stream", "/llm/dashboard/stream")
+        opened = [await listen(url, path, key) for path in paths for key in (ADMIN_KEY, HOUSE_KEY)]
+        assert {status for _, status, _ in opened} == {200}
         keyed.use_keys(*(key.replace(admin=False) if key.admin else key for key in KEYS))
         await until(lambda: len(listeners) == 1)
         keyed.use_keys(KEYS[-1])
         await until(lambda: not listeners)
-        for caller in callers.values():
+        for caller, _, _ in opened:
             caller.leave()
-
-
-async def test_one_listener_too_many_is_503(url, app):
-    listeners = app.routes.status._stream.listeners
-    for _ in range(MAX_SUBSCRIBERS):
-        listeners.add(SOMEBODY)
-    caller = await Caller.to(url)
-    await caller.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    status, headers = await caller.head()
-    assert status == 503
-    assert headers["retry-after"] == "5"
-    caller.leave()
