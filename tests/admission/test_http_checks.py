@@ -28,7 +28,19 @@ def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> typ
 
 OWN = (b"localhost", b"127.0.0.1", b"[::1]", b"hearth.localhost", b"localhost:8411", b"127.0.0.1:1", b"[::1]:8411", b"LOCALHOST")
 LISTED = (b"gpu-box.lan", b"GPU-Box.LAN:8411", b"[fd00::5]:8411", b"10.0.0.5")
-OTHERS = (b"evil.test", b"evil.test:8411", b"localhost.evil.test", b"notlocalhost", b"127.0.0.1.evil.test", b"localhost.", b"a/.localhost")
+OTHERS = (
+    b"0.0.0.0",
+    b"[::]",
+    b"127.1",
+    b"2130706433",
+    b"evil.test",
+    b"evil.test:8411",
+    b"localhost.evil.test",
+    b"notlocalhost",
+    b"127.0.0.1.evil.test",
+    b"localhost.",
+    b"a/.localhost",
+)
 MALFORMED = (b"", b"localhost:80/x", b"localhost:80@evil.test", b"[::1]x", b"localhost:\xb2")
 KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5"))), HostRules("127.0.0.1", ServerSettings())
 
@@ -70,6 +82,10 @@ def test_a_body_comes_in_chunks_or_with_its_length_said_once(fields, expected):
 
 FOREIGN = (
     b"http://evil.test",
+    b"http://localhost.evil.test",
+    b"http://localhost:8411@evil.test",
+    b"http://localhost:8411/",
+    b"http://127.0.0.1:8411",
     b"null",
     b"",
     b"http://localhost:3000",

@@ -146,7 +146,8 @@ async def test_a_wrong_body_is_a_400_that_says_what_to_do(path, body, words):
     gateway = FakeGateway()
     got = await gateway.ask("POST", path, body)
     assert (got.status, words in got.error) == (400, True), got.error
-    assert gateway.worker.announced == gateway.worker.submitted == []
+    assert not gateway.worker.announced
+    assert not gateway.worker.submitted
 
 
 async def test_a_refusal_is_not_as_long_as_whatever_was_sent(gateway):

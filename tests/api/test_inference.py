@@ -258,6 +258,7 @@ async def test_a_large_body_is_parsed_while_others_are_served(gateway):
     assert [len(call.body) > 1_000_000 for call in gateway.worker.calls] == [False, True]
 
 
+NO_LISTS: tuple[Any, ...] = ("not a list", {"models": None}, {"models": [7]}, [])
 PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"17"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
 
 
@@ -287,7 +288,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged(method
     [
         ("/api/tags", {"models": [{"name": "A:cloud"}, {"name": "a:latest", "size": 7}]}, {"models": [{"name": "a:latest", "size": 7}]}),
         ("/v1/models", {"object": "list", "data": [{"id": "a:cloud"}, {"id": "ä"}]}, {"object": "list", "data": [{"id": "ä"}]}),
-        *(("/api/tags", listed, listed) for listed in ("not a list", {"models": None}, {"models": [7]}, [])),
+        *(("/api/tags", said, said) for said in NO_LISTS),
     ],
 )
 async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):

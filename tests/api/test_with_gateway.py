@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,14 +92,20 @@ async def house() -> AsyncIterator[House]:
     ollama.check()
 
 
+def reached(ollama: FakeOllama, calls: int, ending: Ending | None = None) -> bool:
+    """Whether the model server has had so many calls, and the last of them has ended so."""
+    return len(ollama.calls) == calls and ollama.calls[-1].ending is ending
+
+
 async def test_an_answer_comes_through_from_end_to_end_in_every_dialect(house):
-    anthropic = {**CHAT, "max_tokens": 5}
-    for path, body in (
+    anthropic: dict[str, Any] = {**CHAT, "max_tokens": 5}
+    asked: list[tuple[str, dict[str, Any]]] = [
         *(("/api/chat", {**CHAT, "stream": stream}) for stream in (True, False)),
         ("/api/generate", {"model": "a:1", "prompt": "hi"}),
         *(("/v1/chat/completions", {**CHAT, "stream": stream}) for stream in (True, False)),
         *(("/v1/messages", {**anthropic, "stream": stream}) for stream in (True, False)),
-    ):
+    ]
+    for path, body in asked:
         status, headers, answer = await house.ask("POST", path, {**body, "fake": {"service_s": 0.02, "chunks": 3}})
         assert (status, headers["x-queue-position"]) == (200, "0")
         assert re.findall(rb"w\d", answer) == [b"w0", b"w1", b"w2"], (path, body)
@@ -108,15 +115,15 @@ async def test_an_answer_comes_through_from_end_to_end_in_every_dialect(house):
 
 
 async def test_leaving_while_the_model_works_closes_its_call_and_leaving_the_queue_keeps_a_request_from_it(house):
-    for number, stream in enumerate((True, False)):
+    for number, stream in enumerate((True, False), 1):
         running = await house.begin(stream=stream)
-        await until(lambda count=number: len(house.ollama.calls) > count)
+        await until(partial(reached, house.ollama, number))
         waiting = await house.begin("/v1/chat/completions")
         await house.until_waiting(1)
         waiting.leave()
         await house.until_waiting(0)
         running.leave()
-        await until(lambda count=number: house.ollama.calls[count].ending is Ending.CLOSED)
+        await until(partial(reached, house.ollama, number, Ending.CLOSED))
     assert len(house.ollama.calls) == 2
 
 
