@@ -133,7 +133,7 @@ def test_an_event_raises_or_ends_its_alert_or_is_none_by_itself():
 def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in_the_log(kind):
     event = sample(kind, text="\x1b[2J\n@everyone " + "x" * 5000)
     if typing.get_type_hints(kind).get("detail") is str and kind is not InternalFault:
-        event = replace(event, detail="the prompt was: canary")  # type: ignore[call-arg]
+        event = replace(event, detail="the prompt was: canary")
     for alert in alerts_of(event):
         assert alert.text.isprintable()
         assert len(alert.text) < 1500
@@ -142,8 +142,7 @@ def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in
 
 @pytest.mark.parametrize("offloaded", [True, False])
 def test_a_swap_that_worked_ends_the_failure_of_its_model_and_says_whether_it_found_room(offloaded):
-    swapped = replace(typing.cast("SwapCompleted", sample(SwapCompleted)), to_model="a", offloaded=offloaded)
-    failed, fit = alerts_of(swapped)
+    failed, fit = alerts_of(sample(SwapCompleted, to_model="a", offloaded=offloaded))
     assert (failed.key, failed.resolved) == ((AlertType.SWAP_FAILED, "a"), True)
     assert (fit.key, fit.resolved, fit.lasting) == ((AlertType.MODEL_OFFLOADED, "a"), not offloaded, offloaded)
 

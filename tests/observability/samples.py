@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typing
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from hearth import events
 from hearth.events import BackendWentDown, Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
-from hearth.types import Lane, Outcome, RequestId, Sequence, Way
+from hearth.types import Lane, Outcome, RequestId, Way
+
+E = TypeVar("E", bound=Event)
 
 
 def all_kinds() -> list[type[Event]]:
@@ -17,7 +19,7 @@ def all_kinds() -> list[type[Event]]:
     return sorted((kind for kind in found if kind not in (Event, ItemEvent, JobEvent)), key=lambda kind: kind.__name__)
 
 
-def sample(kind: type[Event], /, *, text: str = "word", at: float = 5.0, **chosen: Any) -> Event:
+def sample(kind: type[E], /, *, text: str = "word", at: float = 5.0, **chosen: Any) -> E:
     """An event of `kind` with `text` in every text field that is not chosen."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {field.name: _value(hints[field.name], text) for field in fields(kind)}
@@ -50,44 +52,19 @@ def fact(at: float) -> Event:
     return BackendWentDown(at=at, reason="test")
 
 
-def ended(outcome: Outcome = Outcome.COMPLETED, *, lane: Lane = Lane.EXTERNAL, at: float = 0.0) -> ItemEnded:
-    return ItemEnded(
-        at=at,
-        sequence=Sequence(1),
-        request_id=RequestId("req_1"),
-        lane=lane,
-        caller="webui",
-        model="home:32b",
-        task_type=None,
-        outcome=outcome,
-        reason="",
-        attempts=1,
-        interrupt_count=0,
-        queue_s=0.25,
-        swap_s=0.0,
-        first_byte_s=0.5,
-        backend_s=2.0,
-        total_s=2.25,
-        prompt_tokens=12,
-        output_tokens=34,
-        status=200,
-    )
+OF_ITEM: dict[str, Any] = {"sequence": 1, "request_id": "req_1", "caller": "webui", "model": "home:32b", "task_type": None}
+TOOK: dict[str, Any] = {"queue_s": 0.25, "swap_s": 0.0, "first_byte_s": 0.5, "backend_s": 2.0, "total_s": 2.25}
+CAME_OUT: dict[str, Any] = {"attempts": 1, "interrupt_count": 0, "prompt_tokens": 12, "output_tokens": 34, "status": 200, "reason": ""}
+NOTHING: dict[str, Any] = {"resumed": None, "cost_usd": None, "chain_id": None}
 
 
-def interrupted(*, lane: Lane = Lane.EXTERNAL, at: float = 0.0) -> ItemInterrupted:
-    return ItemInterrupted(
-        at=at,
-        sequence=Sequence(1),
-        request_id=RequestId("req_1"),
-        lane=lane,
-        caller="webui",
-        model="home:32b",
-        task_type=None,
-        attempt=1,
-        interrupt_count=1,
-        ran_s=1.0,
-    )
+def ended(outcome: Outcome = Outcome.COMPLETED, *, lane: Lane = Lane.EXTERNAL, at: float = 0.0, **more: Any) -> ItemEnded:
+    return ItemEnded(**{**OF_ITEM, **TOOK, **CAME_OUT, **NOTHING, "outcome": outcome, "lane": lane, "at": at, **more})
 
 
-def rejected(*, at: float = 0.0, caller: str = "webui") -> RequestRejected:
-    return RequestRejected(at=at, request_id=RequestId("req_2"), caller=caller, path="/api/chat", status=429, reason="rate_limited")
+def interrupted(*, lane: Lane = Lane.EXTERNAL, at: float = 0.0, **more: Any) -> ItemInterrupted:
+    return ItemInterrupted(**{**OF_ITEM, "lane": lane, "at": at, "attempt": 1, "interrupt_count": 1, "ran_s": 1.0, **more})
+
+
+def rejected(*, at: float = 0.0, caller: str = "webui", reason: str = "rate_limited", status: int = 429) -> RequestRejected:
+    return RequestRejected(at=at, request_id=RequestId("req_2"), caller=caller, path="/api/chat", status=status, reason=reason)

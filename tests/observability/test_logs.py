@@ -20,21 +20,9 @@ import pytest
 
 from hearth.config.settings import LogFormat
 from hearth.events import BudgetExhausted, GatewayStopped, ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, RequestRejected
-from hearth.observability.logs import (
-    KINDS,
-    OTHERS,
-    TOLD,
-    WINDOW_S,
-    LogOutput,
-    LogSink,
-    Repeats,
-    Target,
-    configure_logging,
-    wants_colour,
-)
-from hearth.types import RequestId
+from hearth.observability.logs import KINDS, OTHERS, TOLD, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging
 from tests.cli.test_views import Terminal
-from tests.observability.samples import all_kinds, ended, fact, sample
+from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
@@ -79,38 +67,34 @@ def fail() -> None:
 
 
 @contextmanager
-def logging_to(stream: io.StringIO, log_format: LogFormat = LogFormat.JSON, **environ: str) -> Iterator[LogOutput]:
-    output = configure_logging(log_format, stream, level="debug", environ=environ)
+def logging_to(
+    stream: io.StringIO, log_format: LogFormat = LogFormat.JSON, level: str = "debug", **environ: str
+) -> Iterator[tuple[LogOutput, LogSink]]:
+    output = configure_logging(log_format, stream, level=level, environ=environ)
     try:
-        yield output
+        yield output, LogSink(StoppedClock(), output)
     finally:
         assert output.close()
 
 
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
 def test_one_event_is_one_json_line_in_order():
     stream = io.StringIO()
-    with logging_to(stream) as output:
-        sink = LogSink(StoppedClock(), output)
+    with logging_to(stream) as (_, sink):
         for kind in all_kinds():
             sink.emit(sample(kind, text="two\nlines\x1b[1m"))
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [kind.NAME for kind in all_kinds()]
+    assert [line["event"] for line in lines(stream)] == [kind.NAME for kind in all_kinds()]
 
 
-def test_at_info_a_finished_item_is_one_line_and_its_steps_are_none():
+def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_its_steps_are_none():
     stream = io.StringIO()
-    output = configure_logging(LogFormat.JSON, stream, environ={})
-    sink = LogSink(StoppedClock(), output)
-    for kind in (ItemQueued, ItemDispatched, ItemStreaming, ItemEnded):
-        sink.emit(sample(kind))
-    assert output.close()
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["item_ended"]
-
-
-def test_the_time_stamp_is_the_wall_time_of_the_fact():
-    stream = io.StringIO()
-    with logging_to(stream) as output:
-        LogSink(StoppedClock(monotonic=100.0), output).emit(ended(at=98.5))
-    assert json.loads(stream.getvalue())["ts"] == "2026-01-01T11:59:58.500Z"
+    with logging_to(stream, level="info") as (_, sink):
+        for kind in (ItemQueued, ItemDispatched, ItemStreaming, ItemEnded):
+            sink.emit(sample(kind, at=98.5))
+    assert [(line["event"], line["ts"]) for line in lines(stream)] == [("item_ended", "2026-01-01T11:59:58.500Z")]
 
 
 @for_each(
@@ -123,8 +107,8 @@ def test_the_time_stamp_is_the_wall_time_of_the_fact():
     ],
 )
 def test_auto_is_text_in_a_terminal_and_json_elsewhere(log_format: LogFormat, stream: io.StringIO, is_json: bool):
-    with logging_to(stream, log_format) as output:
-        LogSink(StoppedClock(), output).emit(ended())
+    with logging_to(stream, log_format) as (_, sink):
+        sink.emit(ended())
     assert stream.getvalue().startswith("{") is is_json
     assert stream.getvalue().count("\n") == 1
 
@@ -143,9 +127,8 @@ def test_auto_is_text_in_a_terminal_and_json_elsewhere(log_format: LogFormat, st
     ],
 )
 def test_colour_follows_the_conventions(stream: io.StringIO, environ: dict[str, str], coloured: bool):
-    assert wants_colour(stream, environ) is coloured
-    with logging_to(stream, LogFormat.TEXT, **environ) as output:
-        LogSink(StoppedClock(), output).emit(ended())
+    with logging_to(stream, LogFormat.TEXT, **environ) as (_, sink):
+        sink.emit(ended())
     assert ("\x1b[" in stream.getvalue()) is coloured
 
 
@@ -155,36 +138,27 @@ def test_what_libraries_log_comes_out_in_the_same_format():
         logging.getLogger("some.library").warning("connection to %s\nfailed", "https://user:hunter2@example.org/")
         logging.getLogger("some.library").info("chatter")
         logging.getLogger("hearth.part").info("ours")
-    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    first, second = lines(stream)
     assert (first["level"], first["event"], first["logger"]) == ("warning", "log", "some.library")
     assert first["message"] == "connection to https://***@example.org/\nfailed"
     assert second["message"] == "ours"
 
 
-def test_an_exception_is_logged_by_type_and_place_and_never_by_text():
+def test_an_exception_is_logged_by_type_and_place_and_never_by_text_nor_with_a_future_that_quotes_it():
     stream = io.StringIO()
     with logging_to(stream):
         try:
             fail()
-        except RuntimeError:
+        except RuntimeError as error:
             logging.getLogger("some.library").exception("it failed")
-    loaded = json.loads(stream.getvalue())
-    assert (loaded["error"], loaded["message"]) == ("RuntimeError", "it failed")
-    assert loaded["frames"][-1].startswith(f"{__name__}:")
-    assert "prompt" not in stream.getvalue()
-
-
-def test_what_the_loop_says_of_a_task_that_nobody_waited_for_quotes_nothing():
-    stream = io.StringIO()
-    with logging_to(stream):
-        loop = asyncio.new_event_loop()
-        future = loop.create_future()
-        future.set_exception(error := RuntimeError("the caller's prompt"))
-        loop.call_exception_handler({"message": "Future exception was never retrieved", "exception": error, "future": future})
-        assert future.exception() is error
-        loop.close()
-    loaded = json.loads(stream.getvalue())
-    assert (loaded["error"], loaded["message"]) == ("RuntimeError", "Future exception was never retrieved")
+            loop = asyncio.new_event_loop()
+            future = loop.create_future()
+            future.set_exception(error)
+            loop.call_exception_handler({"message": "Future exception was never retrieved", "exception": error, "future": future})
+            future.exception()
+            loop.close()
+    said = [(line["error"], line["message"], line["frames"][-1].rpartition(":")[0]) for line in lines(stream)]
+    assert said == [("RuntimeError", text, __name__) for text in ("it failed", "Future exception was never retrieved")]
     assert "prompt" not in stream.getvalue()
 
 
@@ -198,7 +172,7 @@ def test_a_library_that_logs_what_has_no_words_is_not_disturbed():
     with logging_to(stream):
         for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}, {"msg": "%d apples", "args": ("three",)}):
             logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
-    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["it is %s", "Unspeakable", "%d apples"]
+    assert [line["message"] for line in lines(stream)] == ["it is %s", "Unspeakable", "%d apples"]
 
 
 def test_closing_restores_logging_as_it_was():
@@ -207,15 +181,15 @@ def test_closing_restores_logging_as_it_was():
         return list(root.handlers), ours.level, logging.logThreads, logging.logProcesses, logging.logMultiprocessing
 
     before, stream = state(), io.StringIO()
-    with logging_to(stream) as output:
+    with logging_to(stream) as (_, sink):
         assert state()[2:] == (False, False, False)
         assert state()[:2] != before[:2]
     assert state() == before
-    LogSink(StoppedClock(), output).emit(ended())
+    sink.emit(ended())
     assert stream.getvalue() == ""
 
 
-def test_a_blocked_output_delays_nobody_and_its_losses_are_told_later():
+def test_a_blocked_output_delays_nobody_and_its_losses_are_reported_later():
     stream = GatedOutput()
     output = configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=4)
     sink = LogSink(StoppedClock(), output)
@@ -224,30 +198,22 @@ def test_a_blocked_output_delays_nobody_and_its_losses_are_told_later():
     for _ in range(10):
         sink.emit(ended())
     assert output.dropped == 6
+    assert not output.close(timeout_s=0.02), "it gives up on an output that stays blocked"
     stream.gate.set()
-    assert output.close()
-    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    output._thread.join(WITHIN_S)
+    events = lines(stream)
     assert [event["event"] for event in events].count("item_ended") == 5
     assert [event["count"] for event in events if event["event"] == "log_lines_dropped"] == [6]
 
 
-def test_closing_gives_up_on_an_output_that_stays_blocked():
-    stream = GatedOutput()
-    output = configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=1)
-    sink = LogSink(StoppedClock(), output)
-    sink.emit(ended())
-    assert stream.entered.wait(WITHIN_S)
-    assert not output.close(timeout_s=0.02)
-    sink.emit(ended())
-    assert output.dropped == 1
-    stream.gate.set()
-
-
-def test_a_closed_output_drops_and_counts():
-    output = configure_logging(LogFormat.JSON, ClosedOutput(), environ={})
-    LogSink(StoppedClock(), output).emit(ended())
-    assert output.close()
-    assert output.dropped == 1
+def test_a_closed_output_and_a_pipe_whose_reader_is_gone_drop_and_count():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as unread:
+        for stream in (ClosedOutput(), unread):
+            output = configure_logging(LogFormat.JSON, stream, environ={})
+            LogSink(StoppedClock(), output).emit(ended())
+            assert (output.close(), output.dropped) == (True, 1)
 
 
 def test_an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log():
@@ -258,18 +224,8 @@ def test_an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log():
         LogSink(StoppedClock(), output).emit(ended())
     assert output.close()
     assert output.dropped == 1
-    said = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    said = [line["event"] for line in lines(stream)]
     assert (said[0], said[1:]) == ("log_lines_dropped", ["item_ended"] * 32), "told once"
-
-
-def test_a_pipe_whose_reader_is_gone_drops_and_counts():
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "w", encoding="utf-8") as stream:
-        output = configure_logging(LogFormat.JSON, stream, environ={})
-        os.close(reader)
-        LogSink(StoppedClock(), output).emit(ended())
-        assert output.close()
-    assert output.dropped == 1
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: Path):
@@ -295,12 +251,12 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
 def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
-    with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as lines:
+    with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as written:
         output = configure_logging(LogFormat.JSON, stream, environ={})
         sink = LogSink(StoppedClock(), output)
         for _ in range(400):
             sink.emit(ended())
-        received = [json.loads(next(lines))["event"] for _ in range(400)]
+        received = [json.loads(next(written))["event"] for _ in range(400)]
         assert output.close()
     assert received == ["item_ended"] * 400
     assert output.dropped == 0
@@ -308,11 +264,11 @@ def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
 
 def test_an_output_that_cannot_show_a_character_gets_its_escape():
     reader, writer = os.pipe()
-    with os.fdopen(writer, "w", encoding="ascii") as stream, os.fdopen(reader, encoding="ascii") as lines:
+    with os.fdopen(writer, "w", encoding="ascii") as stream, os.fdopen(reader, encoding="ascii") as written:
         output = configure_logging(LogFormat.TEXT, stream, environ={})
         logging.getLogger("some.library").error("grün")
         assert output.close()
-        assert "gr\\xfcn" in next(lines)
+        assert "gr\\xfcn" in next(written)
 
 
 def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
@@ -320,17 +276,17 @@ def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
     stream = os.fdopen(writer, "w", encoding="utf-8")
     output = configure_logging(LogFormat.JSON, stream, environ={})
     stream.close()
-    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="utf-8") as lines:
+    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="utf-8") as written:
         LogSink(StoppedClock(), output).emit(ended())
         assert output.close()
-        assert json.loads(next(lines))["event"] == "item_ended"
+        assert json.loads(next(written))["event"] == "item_ended"
 
 
 # Refusals that repeat themselves.
 
 
-def refusal(at: float, caller: str = "tagger", *, status: int = 429, reason: str = "rate_limited") -> RequestRejected:
-    return RequestRejected(at=at, request_id=RequestId("req_1"), caller=caller, path="/api/chat", status=status, reason=reason)
+def refusal(at: float, caller: str = "tagger", **more: Any) -> RequestRejected:
+    return rejected(at=at, caller=caller, **more)
 
 
 def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
@@ -373,14 +329,13 @@ REPEATED = [
 @for_each(("event", "next_one", "name", "reason", "last"), REPEATED)
 def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(event, next_one, name, reason, last) -> None:
     stream = io.StringIO()
-    with logging_to(stream) as output:
-        sink = LogSink(StoppedClock(), output)
+    with logging_to(stream) as (_, sink):
         for each in (*(event for _ in range(1000)), fact(30), next_one):
             sink.emit(each)
-    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == [event.NAME] * TOLD + ["backend_went_down", name, last]
+    found = lines(stream)
+    assert [line["event"] for line in found] == [event.NAME] * TOLD + ["backend_went_down", name, last]
     summary = {"level": "warning", "event": name, "caller": "tagger", "status": 429, "reason": reason, "count": 990}
-    assert {key: value for key, value in lines[-2].items() if key != "ts"} == summary
+    assert {key: value for key, value in found[-2].items() if key != "ts"} == summary
 
 
 BLOCKED_PROGRAM = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Sequence as Rows
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def of(kind: type[Event], at: float, sequence: int = 1, model: str = MODEL) -> E
 
 
 def end(at: float = 0.0, sequence: int = 1, **more: Any) -> ItemEnded:
-    return replace(ended(at=at), sequence=Sequence(sequence), **more)
+    return ended(at=at, sequence=Sequence(sequence), **more)
 
 
 def fed(*events: Event) -> RequestTracker:

@@ -9,10 +9,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -23,24 +22,14 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from hearth import events as ev
 from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
 from hearth.config.settings import AgingSettings, BackendMode, GpuSettings, Settings, TelemetrySettings
 from hearth.errors import ConfigError, SwapFailed
-from hearth.events import (
-    Event,
-    ItemDispatched,
-    ItemDiverged,
-    ItemEnded,
-    ItemInterrupted,
-    ItemProtected,
-    ItemQueued,
-    ItemResumed,
-    TelemetryFailed,
-    TelemetryRecovered,
-)
+from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, TelemetryFailed, TelemetryRecovered
 from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
 from hearth.observability.timeline import Timeline
 from hearth.observability.tracing import OtlpTraces, address_of
@@ -60,34 +49,21 @@ SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID
 SECRET = "the cellar key is under the third flower pot"
 
 
-class Moody(SpanExporter):
-    """A collector that takes nothing until it is told to."""
+class Collector(SpanExporter):
+    """Takes nothing until it is told to; a `stuck` one says nothing at all until the exporter is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stuck: bool = False) -> None:
         self.takes = False
-        self.stopped = False
+        self.stopped = threading.Event()
+        self._stuck = stuck
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self._stuck:
+            self.stopped.wait(WITHIN_S)
         return SpanExportResult.SUCCESS if self.takes else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
-        self.stopped = True
-
-
-class Stuck(Moody):
-    """A collector that says nothing at all until the exporter is stopped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._released = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._released.wait(WITHIN_S)
-        return SpanExportResult.FAILURE
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        self._released.set()
+        self.stopped.set()
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +100,7 @@ class Traced:
 
     def one(self, traceparent: str = "", outcome: Outcome = Outcome.COMPLETED) -> None:
         """A request that waits for a second and runs for two."""
-        life = (about(ItemQueued, 1.0), about(ItemDispatched, 2.0), replace(ended(outcome, at=4.0), reason="backend_gone"))
+        life = (about(ItemQueued, 1.0), about(ItemDispatched, 2.0), ended(outcome, at=4.0, reason="backend_gone"))
         self.tell(Origin(route="/api/chat", traceparent=traceparent), *life)
 
     async def spans(self) -> list[ReadableSpan]:
@@ -295,8 +271,8 @@ async def test_a_promotion_is_marked_where_it_happened():
 
 async def test_what_happens_to_a_call_is_marked_on_it_and_what_ends_without_having_begun_is_no_trace():
     traced = Traced()
-    traced.tell(CHAT, replace(ended(), sequence=SequenceNumber(2)))
-    kinds = (ItemQueued, ItemDispatched, ItemProtected, ItemResumed, ItemDiverged)
+    traced.tell(CHAT, ended(sequence=SequenceNumber(2)))
+    kinds = (ItemQueued, ItemDispatched, ev.ItemProtected, ev.ItemResumed, ev.ItemDiverged)
     traced.tell(CHAT, *(about(kind, float(at)) for at, kind in enumerate(kinds)), ended(at=9.0))
     root, (_, call) = await traced.tree()
     assert [mark.name for mark in call.events] == ["protected", "resumed", "diverged"]
@@ -305,7 +281,7 @@ async def test_what_happens_to_a_call_is_marked_on_it_and_what_ends_without_havi
 
 async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
     traced = Traced()
-    traced.tell(CHAT, *map(about, (ItemQueued, *(ItemDispatched, ItemInterrupted) * 3 * STEPS_KEPT)))
+    traced.tell(CHAT, *map(about, (ItemQueued, *(ItemDispatched, ev.ItemInterrupted) * 3 * STEPS_KEPT)))
     traced.tell(CHAT, about(ItemDispatched, 8.0), ended(at=9.0))
     _, parts = await traced.tree()
     assert len(parts) <= STEPS_KEPT + 4
@@ -318,20 +294,18 @@ def test_settings_that_cannot_be_used_are_refused_by_name(text: str):
         parse_config(f"telemetry: {{{text}}}", source="f", environ={})
 
 
-async def test_the_callers_trace_goes_on_in_hearth():
+@for_each(
+    ("traceparent", "parent"),
+    [
+        (SAMPLED, (TRACE_ID, PARENT_ID)),
+        *((bad, None) for bad in ("x", "00-0-0-01", f"00-{'0' * 32}-{PARENT_ID}-01", f"ff-{TRACE_ID}-{PARENT_ID}-01", SAMPLED + "\x00")),
+    ],
+)
+async def test_the_callers_trace_goes_on_in_hearth_and_one_that_cannot_be_read_begins_a_trace_of_its_own(traceparent, parent):
     traced = Traced()
-    traced.one(SAMPLED)
+    traced.one(traceparent)
     root, _ = await traced.tree()
-    assert root.parent is not None
-    assert (f"{root.context.trace_id:032x}", f"{root.parent.span_id:016x}") == (TRACE_ID, PARENT_ID)
-
-
-@for_each("bad", ["x", "00-0-0-01", f"00-{'0' * 32}-{PARENT_ID}-01", f"ff-{TRACE_ID}-{PARENT_ID}-01", SAMPLED + "\x00"])
-async def test_a_traceparent_that_cannot_be_read_begins_a_trace_of_its_own(bad: str):
-    traced = Traced()
-    traced.one(bad)
-    root, _ = await traced.tree()
-    assert root.parent is None
+    assert (root.parent and (f"{root.context.trace_id:032x}", f"{root.parent.span_id:016x}")) == parent
 
 
 async def test_a_caller_that_keeps_no_trace_of_its_own_is_not_traced():
@@ -355,39 +329,30 @@ def test_the_path_of_traces_is_added_where_it_is_missing(endpoint: str):
     assert address_of(endpoint) == "http://c:4318/v1/traces"
 
 
-async def test_a_collector_that_takes_nothing_is_told_of_once():
-    heard, collector = Heard(), Moody()
+async def test_a_collector_that_takes_nothing_is_reported_once_and_once_when_it_takes_traces_again_with_what_was_lost():
+    heard, collector = Heard(), Collector()
     traced = Traced(collector, heard)
     traced.one()
     failed = await heard.first(TelemetryFailed)
     assert failed.endpoint == "http://c:4318/v1/traces"
     traced.one()
-    await traced.way.aclose()
-    assert collector.stopped
-    assert traced.way.status() == {"endpoint": "http://c:4318/v1/traces", "failing": True, "sent_spans": 0, "lost_spans": 8}
-    assert heard.all == [failed]
-
-
-async def test_a_collector_that_takes_traces_again_is_told_of_with_what_was_lost():
-    heard, collector = Heard(), Moody()
-    traced = Traced(collector, heard)
-    traced.one()
-    await heard.first(TelemetryFailed)
     collector.takes = True
     traced.one()
     recovered = await heard.first(TelemetryRecovered)
-    assert recovered.lost_spans == 4
     await traced.way.aclose()
-    assert traced.way.status() == {"endpoint": "http://c:4318/v1/traces", "failing": False, "sent_spans": 4, "lost_spans": 4}
+    assert collector.stopped.is_set()
+    status = traced.way.status()
+    assert (status["failing"], status["lost_spans"], heard.all) == (False, recovered.lost_spans, [failed, recovered])
+    assert cast("int", status["sent_spans"]) + recovered.lost_spans == 12
 
 
 async def test_a_collector_that_says_nothing_does_not_hold_up_the_end():
-    collector = Stuck()
+    collector = Collector(stuck=True)
     traced = Traced(collector)
     traced.one()
     async with asyncio.timeout(WITHIN_S):
         await traced.way.aclose()
-    assert collector.stopped
+    assert collector.stopped.is_set()
 
 
 async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_line_of_the_sdk(caplog: pytest.LogCaptureFixture):

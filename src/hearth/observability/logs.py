@@ -74,8 +74,7 @@ class Repeats:
 class LogSink:
     """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
 
-    The time stamp is the wall time at which the event happened (its `at`), by the given clock. Refusals that repeat
-    themselves are summed up (`Repeats`), with the first event after their minute, and with the last of all.
+    Refusals that repeat themselves are summed up (`Repeats`), with the first event after their minute, and with the last of all.
     """
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
@@ -95,7 +94,7 @@ class LogSink:
             self._output.put(line_of(event, wall_at))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says: None where no event of this kind is ever logged."""
+        """See `SelectiveSink`."""
         return self.emit if self._output.level <= kind.LEVEL else None
 
 
@@ -228,19 +227,12 @@ def configure_logging(
         environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
         queued_lines: lines held for a slow output; more are dropped and counted.
     """
-    render = to_json
-    if log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty()):
-        render = partial(to_text, colour=wants_colour(stream, os.environ if environ is None else environ))
+    known = os.environ if environ is None else environ
+    is_terminal = stream.isatty() and known.get("TERM") != "dumb"
+    colour = not known.get("NO_COLOR") and (known["FORCE_COLOR"] != "0" if known.get("FORCE_COLOR") else is_terminal)
+    is_text = log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty())
+    render = partial(to_text, colour=colour) if is_text else to_json
     return LogOutput(Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper()))
-
-
-def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether text on `stream` should be coloured."""
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return environ["FORCE_COLOR"] != "0"
-    return stream.isatty() and environ.get("TERM") != "dumb"
 
 
 class _LineHandler(logging.Handler):

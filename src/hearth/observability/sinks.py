@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from hearth.events import Event
 from hearth.ports import EventSink
 
 _Handler: TypeAlias = Callable[[Any], None]
+_LOGGER = logging.getLogger(__name__)
 
 
 class HandlingSink:
@@ -19,13 +21,13 @@ class HandlingSink:
     _handlers: Mapping[type[Event], _Handler]
 
     def emit(self, event: Event) -> None:
-        """As `EventSink` says."""
+        """See `EventSink`."""
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)
 
     def handler_of(self, kind: type[Event]) -> _Handler | None:
-        """As `SelectiveSink` says."""
+        """See `SelectiveSink`."""
         return self._handlers.get(kind)
 
 
@@ -43,7 +45,6 @@ class EventFanout:
         """By identity: sinks may be equal without being the same, or not hashable at all."""
         self._pending: deque[Event] = deque()
         self._delivering = False
-        self._logger = logging.getLogger(__name__)
 
     def subscribe(self, sink: EventSink) -> None:
         """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
@@ -76,12 +77,8 @@ class EventFanout:
                 self._report(sink, event, error)
 
     def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
-        if id(sink) in self._reported:
-            return
-        self._reported.add(id(sink))
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        place = "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
-        words = type(sink).__name__, type(error).__name__, place, event.NAME
-        self._logger.error("event sink %s raised %s at %s on %s; its further failures are not reported", *words)
+        if id(sink) not in self._reported:
+            self._reported.add(id(sink))
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            words = type(sink).__name__, type(error).__name__, f"{frame.f_globals.get('__name__', '?')}:{line}", event.NAME
+            _LOGGER.error("event sink %s raised %s at %s on %s; its further failures are not reported", *words)

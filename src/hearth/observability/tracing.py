@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -195,13 +196,21 @@ class _Trace:
             elif isinstance(step, ev.ItemStreaming) and call is not None:
                 call.first_byte_at = step.at
             elif type(step) in _MARKS:
-                (root if call is None else call.span).add_event(*_mark(step), self._ns(step.at))
+                name, fields = _MARKS[type(step)]
+                about = {attribute: getattr(step, field) for attribute, field in fields.items()}
+                (root if call is None else call.span).add_event(name, about, self._ns(step.at))
         if call is None:
             self._wait(inside, waited_from, ended.at, ended.model, position)
         else:
             if call.first_byte_at is None and ended.first_byte_s is not None:
                 call.first_byte_at = call.dispatched.at + ended.first_byte_s
-            self._end_call(call, ended.at, error, _result(ended))
+            result: _Known = {
+                "gen_ai.response.model": ended.model if ended.output_tokens is not None else None,
+                "gen_ai.usage.input_tokens": ended.prompt_tokens,
+                "gen_ai.usage.output_tokens": ended.output_tokens,
+                "http.response.status_code": ended.status,
+            }
+            self._end_call(call, ended.at, error, result)
         self._end(root, ended.at, error)
 
     def _wait(self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int) -> None:
@@ -249,15 +258,19 @@ class _Trace:
         return round((at + self._wall_less_at_s) * 1e9)
 
 
+@dataclass
 class _Call:
     """An attempt that runs."""
 
-    def __init__(self, dispatched: ev.ItemDispatched, span: Span) -> None:
-        self.dispatched = dispatched
-        self.span = span
-        self.first_byte_at: float | None = None
+    dispatched: ev.ItemDispatched
+    span: Span
+    first_byte_at: float | None = None
 
 
+_SHOWN_FIELDS = (
+    *("request_id", "sequence", "caller", "model", "task_type", "attempts"),
+    *("queue_s", "swap_s", "prompt_tokens", "output_tokens", "cost_usd"),
+)
 _MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
     ev.ItemPromoted: ("promoted", {"hearth.band": "band"}),
     ev.ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
@@ -266,42 +279,15 @@ _MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
 }
 
 
-def _mark(step: ev.ItemEvent) -> tuple[str, Mapping[str, str | int]]:
-    name, fields = _MARKS[type(step)]
-    return name, {attribute: getattr(step, field) for attribute, field in fields.items()}
-
-
 def _of_request(event: ev.ItemEnded, origin: Origin) -> _Known:
-    over_http = bool(origin.route)
+    http = {"http.request.method": "POST", "http.route": origin.route, "http.response.status_code": event.status}
     return {
-        "http.request.method": "POST" if over_http else None,
-        "http.route": origin.route or None,
-        "http.response.status_code": event.status if over_http else None,
+        **(http if origin.route else {}),
         "error.type": event.reason or None,
-        "hearth.request_id": event.request_id,
-        "hearth.sequence": event.sequence,
-        "hearth.caller": event.caller,
         "hearth.lane": event.lane.value,
-        "hearth.model": event.model,
-        "hearth.task_type": event.task_type,
         "hearth.outcome": event.outcome.value,
-        "hearth.attempts": event.attempts,
         "hearth.interruptions": event.interrupt_count,
-        "hearth.queue_s": event.queue_s,
-        "hearth.swap_s": event.swap_s,
-        "hearth.prompt_tokens": event.prompt_tokens,
-        "hearth.output_tokens": event.output_tokens,
-        "hearth.cost_usd": event.cost_usd,
-    }
-
-
-def _result(event: ev.ItemEnded) -> _Known:
-    """What the call that a request ended with adds."""
-    return {
-        "gen_ai.response.model": event.model if event.output_tokens is not None else None,
-        "gen_ai.usage.input_tokens": event.prompt_tokens,
-        "gen_ai.usage.output_tokens": event.output_tokens,
-        "http.response.status_code": event.status,
+        **{f"hearth.{name}": getattr(event, name) for name in _SHOWN_FIELDS},
     }
 
 
