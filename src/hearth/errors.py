@@ -1,7 +1,6 @@
-"""Every error that Hearth raises on purpose, in one tree that says who is at fault.
+"""Every error that Hearth raises on purpose, in one tree that says who is at fault. An error's docstring is its default message.
 
-The docstring of an error is its default message. Library errors are wrapped at the adapter with `raise ... from`. Error texts that
-imitate Ollama's own are built where the wire is spoken (`dialects/`), not here.
+Texts that imitate Ollama's own are built where the wire is spoken (`dialects/`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ class HearthError(Exception):
         super().__init__(self.message)
 
     def again(self) -> Self:
-        """The same error, not raised yet: for somebody else, or to be kept.
-
-        One that is raised twice would mix its tracebacks, and one that was raised knows the frames that it came through: kept by what
-        those know, it would be a circle, which only the garbage collector frees.
+        """The same error, not raised yet: raised twice, one would mix its tracebacks, and where it is kept by what its frames know, it would be
+        a circle.
         """
         same = type(self).__new__(type(self), *self.args)
         vars(same).update(vars(self))

@@ -232,11 +232,7 @@ class GatewayAlerter:
             self._wake.clear()
 
     async def test(self) -> list[dict[str, object]]:
-        """Send a message to every target now: `target`, `host`, `delivered`, and `answer` (`Answer.name`) of each.
-
-        Raises:
-            NotFound: no target is configured.
-        """
+        """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each. Raises NotFound where there is none."""
         targets = [target for target in self._targets if target.configured]
         if not targets:
             raise NotFound(NO_TARGET)

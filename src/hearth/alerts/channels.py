@@ -180,11 +180,7 @@ def _rfc3339(wall_at: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: an HTTP answer (header names in lower case, the beginning of the body), or a `failure`.
-
-    Attributes:
-        failure: timeout, dns, connect, tls, broken, or empty.
-    """
+    """What came back: an HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls or broken."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -208,11 +204,7 @@ class Outcome(StrEnum):
 
 
 def outcome_of(answer: Answer, wall_s: float) -> tuple[Outcome, float]:
-    """What an answer means, and for how many seconds no further post may go out (0 where the target does not say).
-
-    Args:
-        wall_s: the time of the answer, seconds since 1970, for targets that name a date.
-    """
+    """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may go out; 0 where it does not say."""
     status, bucket = answer.status, answer.headers
     if status is None:
         return Outcome.RETRY, 0.0

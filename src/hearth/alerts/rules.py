@@ -1,8 +1,4 @@
-"""What is an alert: its kinds, which event raises or ends which, and the sentence of each. Pure.
-
-A new kind is a member of `AlertType`, a rule here, and a row in docs/alerts.md. Rules that need more than one event are in
-`hearth.alerts.alerter`.
-"""
+"""What is an alert: which event raises or ends which, and the sentence of each; `alerter` has those that need several events. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""What the owner wants: the settings tree, and how a YAML file becomes one.
-
-This file imports nothing: the pure scheduler reads `hearth.config.settings`, and must not pull pydantic or PyYAML in with it.
-"""
+"""The settings of the owner's file. Imports nothing: the pure scheduler reads `hearth.config.choices` and must not pull pydantic in."""

@@ -1,12 +1,7 @@
-"""Calendar arithmetic: when active hours begin and end, and when an announced task comes.
+"""Calendar arithmetic: when active hours begin and end, and when an announced task comes. Instants are seconds since 1970-01-01 UTC.
 
-Pure functions of (window, zone, instant): no clock is read here, and nothing is remembered between calls.
-
-Instants are seconds since 1970-01-01 UTC. Each instant is classified by what a clock on the wall would show, and by nothing else:
-
-- Start inclusive, end exclusive, in whole minutes.
-- Where the clock jumps over a boundary (spring), the mode changes at the jump: with `02:30-06:00` the hours begin at 03:00.
-- Where the clock shows an hour twice (autumn), both passes get the same answer: a boundary inside that hour is crossed twice.
+An instant is classified by what a clock on the wall would show: start inclusive, end exclusive, in whole minutes. Where the clock jumps
+over a boundary, the mode changes at the jump; where it shows an hour twice, a boundary inside that hour is crossed twice.
 """
 
 from __future__ import annotations
@@ -54,11 +49,7 @@ class MachineZone(tzinfo):
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone that `scheduling.time_zone` names.
-
-    Raises:
-        ValueError: nothing on this machine knows the zone; the text says what to do.
-    """
+    """The zone that `scheduling.time_zone` names. Raises ValueError with what to do where nothing on this machine knows it."""
     if name == LOCAL:
         return MachineZone()
     try:
@@ -71,11 +62,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def parse_window(text: str) -> Window:
-    """`HH:MM-HH:MM` as a window; `24:00` is allowed as its end.
-
-    Raises:
-        ValueError: the text is not a window; the message says what one looks like.
-    """
+    """`HH:MM-HH:MM` as a window; `24:00` is allowed as its end. Raises ValueError."""
     match = _WINDOW.fullmatch(text)
     if match is None:
         raise ValueError('must be a window such as "06:00-22:00", in quotes')
@@ -133,11 +120,9 @@ def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s
 
 
 def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
-    """The calendar day in `zone` that an instant belongs to, as [start, end).
+    """The calendar day in `zone` that an instant belongs to, as [start, end): from the first midnight that a clock on the wall shows.
 
-    A day begins when a clock on the wall shows midnight for the first time; where the clock jumps over midnight, at the jump. So days
-    adjoin, and every instant is in exactly one, also where an hour comes twice. Assumes that a clock that jumps over midnight jumps at
-    midnight, which holds for every zone since 1970.
+    Where the clock jumps over midnight, the day begins at the jump; so days adjoin, also where an hour comes twice.
     """
     date = _wall_clock(zone, wall_s).date()
     start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
@@ -151,11 +136,7 @@ def _midnight(zone: tzinfo, date: date) -> float:
 
 
 def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
-    """The first instant after `wall_s` that a five-field expression names; None where it names none within 50 years.
-
-    Raises:
-        cronsim.CronSimError: the expression is malformed.
-    """
+    """The first instant after `wall_s` that a five-field expression names, None for none within 50 years. Raises CronSimError."""
     for occurrence in CronSim(cron, _wall_clock(zone, wall_s)):
         # In the second pass of a repeated hour cronsim still offers times of the first.
         if (at := occurrence.timestamp()) > wall_s:

@@ -36,10 +36,7 @@ class UnreplayableStreams(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A daily window in minutes after local midnight: start inclusive, end exclusive, crossing midnight where end <= start.
-
-    `start_minute == end_minute` is the whole day.
-    """
+    """A daily window in minutes after local midnight, [start, end): across midnight where end < start, the whole day where end = start."""
 
     start_minute: int
     end_minute: int

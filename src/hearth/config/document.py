@@ -27,15 +27,12 @@ _KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "null
 
 
 class Document:
-    """A file that is well-formed YAML.
+    """A file that is well-formed YAML. Raises ConfigError where the text holds control characters or is not YAML, too deep, or empty.
 
     Attributes:
         value: mappings, lists, strings, ints, floats, bools and None. A value with a problem of its own is left out, or None in a list.
         lines: the line, counted from 1, of every key and list item.
-        problems: what is wrong with single values; the rest of the document is usable for finding more.
-
-    Raises:
-        ConfigError: the text holds control characters, is not YAML, is nested too deep, or is empty.
+        problems: what is wrong with single values.
     """
 
     def __init__(self, text: str, *, source: str, loader: type[Any] = FASTEST_LOADER) -> None:

@@ -1,7 +1,4 @@
-"""What the rest of Hearth holds of the owner's file: the settings, where they came from, and the questions others ask of them.
-
-An immutable value: a reload makes a new one. Never reads a file or a clock: instants are arguments.
-"""
+"""What the rest of Hearth holds of the owner's file: an immutable value; a reload makes a new one. Never reads a file or a clock."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ class GatewayConfig:
     """A checked configuration.
 
     Attributes:
-        source: the file it was read from; None for the built-in defaults and for text that came from elsewhere.
-        digest: SHA-256 of that file's bytes in hex, empty where there is none.
+        source: the file it was read from; None for defaults and for text that came from elsewhere. `digest`: SHA-256 of its bytes in hex.
         notes: what its owner may want to write in another way.
     """
 
@@ -34,10 +30,7 @@ class GatewayConfig:
         return self.settings.priority_map.get(task_type or "", Priority.NORMAL)
 
     def is_active_hours(self, wall_s: float) -> bool:
-        """Whether internal work preempts external work at an instant (seconds since 1970-01-01 UTC).
-
-        Start inclusive, end exclusive, read off a clock on the wall in `scheduling.time_zone`; `active_hours` tells of DST changes.
-        """
+        """Whether internal work preempts external work at an instant (seconds since 1970-01-01 UTC)."""
         return active_hours.is_active(self.settings.scheduling.active_hours, self._zone, wall_s)
 
     def next_mode_change(self, wall_s: float) -> float | None:

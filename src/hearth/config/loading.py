@@ -46,14 +46,11 @@ _UNKNOWN_DIGEST = "0" * 64
 
 
 def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in a file.
+    """The configuration in a file. Raises ConfigError with every problem.
 
     Args:
-        path: the file; None takes `config/llm_gateway.yaml` where that exists and the built-in defaults where it does not.
+        path: None takes `config/llm_gateway.yaml` where that exists, else the built-in defaults.
         environ: what `${NAME}` refers to; None is the environment of this process.
-
-    Raises:
-        ConfigError: the file cannot be read, or something in it is wrong; carries every problem.
     """
     if path is None and not DEFAULT_PATH.exists():
         return GatewayConfig()
@@ -90,11 +87,7 @@ def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = 
 
 
 def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in a text; `source` is what the problems call it.
-
-    Raises:
-        ConfigError: something in it is wrong; carries every problem as `source:line: path: what, and what to do`.
-    """
+    """The configuration in a text that problems call `source`. Raises ConfigError with every problem: `source:line: path: what to do`."""
     document = Document(text.removeprefix("\ufeff"), source=source)
     problems = document.problems
     value = _from_environment((), document.value, os.environ if environ is None else environ, problems)

@@ -193,7 +193,7 @@ def attempt(read: Callable[[], T]) -> T | ConfigError:
 
 
 class Reloader:
-    """Owns the way from the file to the configuration in force.
+    """The way from the file to the configuration in force.
 
     Args:
         watching: makes the watch of the file; None to try it on orders only.
@@ -226,11 +226,7 @@ class Reloader:
     async def reload(self) -> bool:
         """Try the file, changed or not; orders that come together share one try. `run` has to be running.
 
-        Returns:
-            False where it was not usable; then everything stays as it was.
-
-        Raises:
-            ShuttingDown: the gateway is about to end.
+        Returns False where it was not usable; then everything stays as it was. Raises ShuttingDown.
         """
         if self._ended:
             raise ShuttingDown

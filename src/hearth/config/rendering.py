@@ -28,12 +28,9 @@ _SECRET_URLS = (("alerts", "discord_webhook_url"), ("alerts", "webhook_url"), ("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting that differs.
+    """One setting that differs; `old` and `new` with secrets shortened, None where the setting or the entry it belongs to is absent.
 
-    Attributes:
-        path: where it stands in the file, with dots.
-        old, new: as they would stand in the file, secrets shortened; None also where the setting, or the entry it belongs to, is absent.
-        hot: a reload applies it at once; otherwise it takes a restart.
+    `hot`: a reload applies it at once; otherwise it takes a restart.
     """
 
     path: str

@@ -206,11 +206,7 @@ class SchedulerSettings:
 
     @classmethod
     def of(cls, settings: Settings, find: Callable[[str], str | None] = canonical_model) -> SchedulerSettings:
-        """The scheduler's view of a whole settings tree, models under the names that Ollama lists.
-
-        Args:
-            find: the one name of a model, whichever of its names or spellings the owner has used; None where it is not installed.
-        """
+        """The scheduler's view of a whole settings tree; `find`: the one name of a model, None where it is not installed."""
         home = settings.gpu.home_model
 
         def name_of(model: str) -> str:
@@ -232,11 +228,7 @@ class SchedulerSettings:
 
 
 def load_options(settings: Settings, model: str, name_of: Callable[[str], str | None] = canonical_model) -> LoadOptions:
-    """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes.
-
-    Args:
-        name_of: the one name of a model that has several, None where it is not known.
-    """
+    """How a model is loaded, and so how every request for it must be sent; `name_of`: the one name of a model that has several."""
     if not settings.models:
         return LoadOptions()
     wanted = canonical_model(name_of(model) or model).lower()

@@ -29,7 +29,6 @@ class FileWatch:
 
     Args:
         touched: called on `loop` after something happened there; True while a program writes to the file and has not closed it.
-        observing: starts an observer of directories; raises OSError where the system refuses. None is `observe`.
     """
 
     def __init__(
@@ -46,11 +45,7 @@ class FileWatch:
         self._posted = False
 
     def refresh(self) -> bool:
-        """Watch what has to be watched now; directories are replaced, and symlinks lead elsewhere.
-
-        Returns:
-            Whether changes are reported from now on; False where a directory is missing or the system refuses to watch it.
-        """
+        """Watch what has to be watched now, since directories are replaced; False where one is missing or the system refuses."""
         self._files = {os.path.realpath(self._path), str(Path(os.path.realpath(self._path.parent)) / self._path.name)}
         places = _places_of(self._path)
         if places == self._places and self._observer is not None:

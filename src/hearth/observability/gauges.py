@@ -26,12 +26,8 @@ _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """Where this moment is read.
-
-    Attributes:
-        gpu: `GpuTracker.get_metrics`; health: `Gateway.health`.
-        parts: what else the status shows, by key: `alerts`, `storage`, `jobs`, `cloud`, `latency`, `orders`, `connections`; what is
-            missing is nowhere.
+    """Where this moment is read: `GpuTracker.get_metrics`, `Gateway.health`, and by key the other parts of the status; what is missing is
+    nowhere.
     """
 
     now: float

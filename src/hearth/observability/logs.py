@@ -1,9 +1,7 @@
-"""Events as log lines, everything that other libraries log in the same format on the same output, and the thread that writes them.
+"""Events as log lines, what other libraries log in the same format on the same output, and the thread that writes them.
 
-A slow, blocked or closed output never delays the gateway: lines that find no room are dropped and counted. `bootstrap` calls
-`configure_logging` once per process and puts a `LogSink` into the fanout; `hearth serve` closes the output last.
-
-Colour follows https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal.
+A slow, blocked or closed output never delays the gateway: lines that find no room are dropped and counted. Colour follows
+https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal.
 """
 
 from __future__ import annotations
@@ -222,8 +220,6 @@ def configure_logging(
     """Send everything that is logged in this process to `stream`: `hearth` from `level`, other libraries as the root logger says (WARNING).
 
     Args:
-        level: `info`, or `debug` for every step of every item.
-        log_format: `text`, `json`, or `auto`: text in a terminal, JSON elsewhere.
         environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
         queued_lines: lines held for a slow output; more are dropped and counted.
     """

@@ -21,12 +21,7 @@ RECOVERED_FACTOR = 1.2
 
 
 async def watch_loop_lag(*, clock: Clock, events: EventSink, settings: Callable[[], AlertSettings], note: Callable[[float], None]) -> None:
-    """Say when the loop was held up, until cancelled.
-
-    Args:
-        settings: asked at each beat; from `loop_lag_warning_s` on, an event is emitted.
-        note: told of every beat by how much it was late, in seconds.
-    """
+    """Emit an event when the loop was held up for `loop_lag_warning_s`, until cancelled; `note` gets the lag of every beat in seconds."""
     while True:
         began_at = clock.monotonic()
         await asyncio.sleep(BEAT_S)
@@ -51,12 +46,7 @@ async def watch_disk(
     settings: Callable[[], AlertSettings],
     measure: Callable[[Path], float] = free_mib,
 ) -> None:
-    """Say when space runs low and when it has returned, until cancelled. A disk that cannot be asked is the store's to report.
-
-    Args:
-        settings: asked at each look for `disk_free_warning_mib`; 0 never warns.
-        measure: in place of the file system.
-    """
+    """Emit an event when space runs low and when it has returned. A disk that cannot be asked (`measure`) is the store's to report."""
     is_low = False
     while True:
         try:

@@ -18,11 +18,10 @@ _KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "inter
 
 
 class Stats24h(HandlingSink):
-    """An `EventSink` that counts endings, interruptions and rejections over a window that really slides.
+    """An `EventSink` that counts endings, interruptions and rejections of the last 24 hours.
 
-    A bucket opens with its first event and takes those of the next 60 s; it leaves as a whole when that first event is 24 h old. So
-    nothing older than 24 h is ever counted, an event that stands alone leaves exactly at 24 h, and none leaves more than a minute
-    early. At most 1441 buckets exist.
+    A bucket takes the events of 60 s from its first one on, and leaves as a whole when that one is 24 h old: nothing older is ever counted,
+    and nothing leaves more than a minute early. At most 1441 buckets exist.
     """
 
     def __init__(self) -> None:
@@ -34,10 +33,7 @@ class Stats24h(HandlingSink):
         }
 
     def preload(self, count: EndedCount, at: float) -> None:
-        """Count items that an earlier process saw end, from the monotonic instant `at` on (which may lie before the machine's start).
-
-        To be called oldest first, before the first event. Rejections are in no log, so those of earlier processes are not counted.
-        """
+        """Count items that an earlier process saw end, from the monotonic instant `at` on; oldest first, before the first event."""
         self._count(f"{count.lane.value}_{count.outcome.value}", at, count.items)
         self._count(f"{count.lane.value}_interrupted", at, count.interruptions)
 
@@ -70,11 +66,7 @@ class EventRecords:
             events.subscribe(sink)
 
     async def recall(self, history: InvocationHistory, *, now: float, wall_s: float) -> None:
-        """Begin with what earlier processes saw in the last hour and day; whatever is later than now by the calendar happened now.
-
-        Raises:
-            StorageUnavailable: the log cannot be read.
-        """
+        """Begin with what earlier processes saw in the last hour and day; what is later happened now. Raises StorageUnavailable."""
         for count in await history.counts_since(wall_s - DAY_S):
             self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
         swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)

@@ -97,10 +97,7 @@ class Timeline(HandlingSink):
         return [depth for depth in self._depths if (depth.step + 1) * DEPTH_STEP_S > now - SPAN_S]
 
     def settle(self, residents: Mapping[str, float], now: float) -> None:
-        """Bring memory in line with what really is there: `residents` are loaded models and since when.
-
-        Unloading alone is no event, and models may have been there before the first one.
-        """
+        """Bring memory in line with what is there: `residents` are loaded models and since when. Unloading alone is no event."""
         for model, since in residents.items():
             self._begin(model, SpanKind.RESIDENT, since)
         for model, kind in tuple(self._open):

@@ -48,11 +48,7 @@ _Known = Mapping[str, str | int | float | bool | None]
 
 
 class OtlpTraces:
-    """The way to one collector, from now until `aclose`. Must be made on the event loop.
-
-    Args:
-        exporter: instead of one for `settings.otlp_endpoint`.
-    """
+    """The way to one collector, from now until `aclose`. Must be made on the event loop."""
 
     def __init__(self, settings: TelemetrySettings, *, clock: Clock, events: EventSink, exporter: SpanExporter | None = None) -> None:
         self._endpoint = address_of(settings.otlp_endpoint)
@@ -159,11 +155,7 @@ def address_of(endpoint: str) -> str:
 
 
 class _Trace:
-    """The spans of one request: the waits with the swaps in them, and the calls of its model.
-
-    Args:
-        wall_less_at_s: added to an instant, it gives seconds since 1970-01-01 UTC.
-    """
+    """The spans of one request: waits with the swaps in them, and calls of its model. `wall_less_at_s`: wall less monotonic time."""
 
     def __init__(self, tracer: Tracer, request: Request, swaps: list[SwapEvent], wall_less_at_s: float) -> None:
         self._tracer = tracer
