@@ -28,9 +28,7 @@ class HearthError(Exception):
         super().__init__(self.message)
 
     def again(self) -> Self:
-        """The same error, not raised yet: raised twice, one would mix its tracebacks, and where it is kept by what its frames know, it would be
-        a circle.
-        """
+        """The same error, not raised yet: raised twice, it would mix tracebacks, and kept by what its frames know, it would be a circle."""
         same = type(self).__new__(type(self), *self.args)
         vars(same).update(vars(self))
         return same
