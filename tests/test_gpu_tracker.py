@@ -14,46 +14,22 @@ from tests.support.cases import for_each
 
 HOME, OTHER = "home:32b", "other:14b"
 FREQUENCY, LATENCY, OVERHEAD = AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD
-NOTHING_SAID = {
-    "device": None,
-    "memory_used_mib": None,
-    "memory_total_mib": None,
-    "foreign_mib": None,
-    "utilisation_pct": None,
-    "temperature_c": None,
-    "power_w": None,
-    "power_limit_w": None,
-    "throttled": None,
-    "throttle_reasons": None,
-}
+CARD = ("device", "memory_used_mib", "memory_total_mib", "foreign_mib", "utilisation_pct", "temperature_c", "power_w", "power_limit_w")
+NOTHING_SAID = dict.fromkeys((*CARD, "throttled", "throttle_reasons"))
 NEW: dict[str, Any] = {
-    "loaded_model": None,
+    **dict.fromkeys(("loaded_model", "current_swap", "last_swap_ms", "avg_swap_ms")),
+    **dict.fromkeys(("swaps_this_hour", "swap_failures_1h", "swap_overhead_pct_1h", "executions_1h", "drift_count"), 0),
     "resident_models": [],
+    "offloaded_models": [],
     "is_home": False,
     "home_model": HOME,
-    "swaps_this_hour": 0,
-    "swap_failures_1h": 0,
-    "current_swap": None,
-    "last_swap_ms": None,
-    "avg_swap_ms": None,
-    "swap_overhead_pct_1h": 0.0,
-    "executions_1h": 0,
-    "drift_count": 0,
-    "offloaded_models": [],
     "readings": "off",
     **NOTHING_SAID,
 }
 SAID = GpuReading(name="3090", total_mib=24576.0, used_mib=9000.25, temperature_c=61.0, power_w=250.55, throttle_reasons=("thermal",))
 SHOWN = {
+    **dict(zip(CARD, ("3090", 9000.2, 24576.0, 808.1, None, 61.0, 250.6, None), strict=True)),
     "readings": "ok",
-    "device": "3090",
-    "memory_used_mib": 9000.2,
-    "memory_total_mib": 24576.0,
-    "foreign_mib": 808.1,
-    "utilisation_pct": None,
-    "temperature_c": 61.0,
-    "power_w": 250.6,
-    "power_limit_w": None,
     "throttled": True,
     "throttle_reasons": ["thermal"],
 }
@@ -71,6 +47,7 @@ def swap(start: float, end: float, *, to: str = OTHER, origin: str | None = HOME
     return ("swap_started", origin, to, start), ("swap_completed", end)
 
 
+UNDER_WAY = {"from_model": HOME, "to_model": OTHER}
 LOADED = ("loaded", HOME, 0.0)
 FAILED = (("swap_started", HOME, OTHER, 10.0), ("swap_failed", 130.0))
 STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, dict[str, Any]]] = {
@@ -85,16 +62,12 @@ STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, dict[str, Any]]] = {
     "a swap under way is shown but not counted": (
         (("swap_started", HOME, OTHER, 10.0),),
         12.5,
-        {
-            "current_swap": {"from_model": HOME, "to_model": OTHER, "elapsed_ms": 2500.0},
-            "swaps_this_hour": 0,
-            "swap_overhead_pct_1h": 0.0,
-        },
+        {"current_swap": UNDER_WAY | {"elapsed_ms": 2500.0}, "swaps_this_hour": 0, "swap_overhead_pct_1h": 0.0},
     ),
     "a swap that began after now has not lasted yet": (
         (("swap_started", HOME, OTHER, 50.0),),
         40.0,
-        {"current_swap": {"from_model": HOME, "to_model": OTHER, "elapsed_ms": 0.0}},
+        {"current_swap": UNDER_WAY | {"elapsed_ms": 0.0}},
     ),
     "a failed swap is no swap and changes no residency": (
         (LOADED, *FAILED),

@@ -10,17 +10,7 @@ import pytest
 from hearth import events
 from hearth.alerts.rules import OWN_TASK, RULES, Alert, Severity
 from hearth.config.settings import AlertType
-from hearth.events import (
-    BackendCameUp,
-    BudgetExhausted,
-    ConfigRejected,
-    Event,
-    InternalFault,
-    ResidencyDrifted,
-    StorageRecovered,
-    SwapCompleted,
-    SwapFailed,
-)
+from hearth.events import ConfigRejected, Event, InternalFault, ResidencyDrifted, SwapCompleted, SwapFailed
 from tests.observability.samples import all_kinds, sample
 from tests.support.cases import for_each
 
@@ -56,20 +46,15 @@ ENDS: dict[type[Event], AlertType] = {
     events.DiskSpaceReturned: AlertType.DISK_LOW,
 }
 OF_SEVERAL_EVENTS = {
-    AlertType.RATE_LIMITED,
-    AlertType.QUEUE_DEPTH,
-    AlertType.QUEUE_FULL,
-    AlertType.GPU_SWAP_FREQUENCY,
-    AlertType.GPU_SWAP_LATENCY,
-    AlertType.GPU_SWAP_OVERHEAD,
-    AlertType.TEST,
+    *(AlertType.RATE_LIMITED, AlertType.QUEUE_DEPTH, AlertType.QUEUE_FULL, AlertType.TEST),
+    *(AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD),
 }
 ERRORS = {
     *(AlertType.BACKEND_DOWN, AlertType.SWAP_FAILED, AlertType.GPU_LOST, AlertType.CLOUD_DOWN, AlertType.CONFIG_REJECTED),
     *(AlertType.STORAGE_FAILED, AlertType.INTERNAL_FAULT),
 }
 LASTING = {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED}
-REFUSED = BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
+REFUSED = events.BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
 TEXTS: tuple[tuple[Event, str], ...] = (
     (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Somebody else loaded a, b and unloaded c. Let every program"),
     (
@@ -84,10 +69,10 @@ TEXTS: tuple[tuple[Event, str], ...] = (
         ConfigRejected(at=1.0, problems=("f:1: no", "f:2: no", "f:3: no", "f:4: no")),
         "The configuration in force stays. f:1: no; f:2: no; f:3: no; and 1 more.",
     ),
-    (StorageRecovered(at=1.0, dropped=4), "The log of requests is written again. 4 entries are lost."),
-    (BackendCameUp(at=1.0, version="1", down_s=90), "The model server answers again after 90 s."),
-    (BackendCameUp(at=1.0, version="1", down_s=600), "The model server answers again after 10 min."),
-    (BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
+    (events.StorageRecovered(at=1.0, dropped=4), "The log of requests is written again. 4 entries are lost."),
+    (events.BackendCameUp(at=1.0, version="1", down_s=90), "The model server answers again after 90 s."),
+    (events.BackendCameUp(at=1.0, version="1", down_s=600), "The model server answers again after 10 min."),
+    (events.BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
     (
         SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"),
         "a:8b did not leave the GPU (swap_failed).",
