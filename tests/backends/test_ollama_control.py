@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -212,3 +215,8 @@ async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> No
         with pytest.raises(BackendGone):
             await loading
         await server.all_left()
+
+
+def test_importing_the_adapter_does_not_import_the_client() -> None:
+    program = "import sys, hearth.backends.ollama_control; sys.exit('ollama' in sys.modules or 'httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False).returncode == 0

@@ -1,15 +1,16 @@
 """The control path to Ollama: what is installed, what is in memory, load this, drop that. It decides nothing about when to swap.
 
-The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps`: https://docs.ollama.com/api.
+It is the official client, speaking through `OllamaBackend`: httpx's own connections would take three times as much, every few seconds, of
+the loop that everybody waits for. The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are
+those of Ollama's API page (https://docs.ollama.com/api).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hearth.backends.ollama import OllamaBackend
 from hearth.errors import (
@@ -25,6 +26,10 @@ from hearth.errors import (
 )
 from hearth.types import MIB, BackendCall, InstalledModel, LoadOptions, ResidentModel
 
+if TYPE_CHECKING:
+    import httpx
+    import ollama
+
 T = TypeVar("T")
 Body = Mapping[str, object]
 
@@ -38,14 +43,38 @@ NOT_A_TEXT_MODEL = "does not support generate"
 class Refused(BackendProtocolError):
     """The model server answered with an error."""
 
-    def __init__(self, status: int, text: str) -> None:
-        self.status_code = status
+    def __init__(self, status_code: int, text: str) -> None:
+        self.status_code = status_code
         self.text = text
-        super().__init__(f"The model server answered {status}: {text}")
+        super().__init__(f"The model server answered {status_code}: {text}")
+
+
+class _DataPath:
+    """`OllamaBackend` as the transport of an httpx client. No timeouts of its own."""
+
+    def __init__(self, backend: OllamaBackend) -> None:
+        self._backend = backend
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        import httpx  # noqa: PLC0415 - see `OllamaControl._client`
+
+        headers = tuple((name.lower(), value) for name, value in request.headers.raw)
+        path = request.url.raw_path.decode("ascii")
+        answer = await self._backend.open(BackendCall(method=request.method, path=path, headers=headers, body=request.content))
+        parts: list[bytes] = []
+        try:
+            while chunks := await answer.take():
+                parts += chunks
+        finally:
+            answer.close()
+        return httpx.Response(answer.status, headers=list(answer.headers), content=b"".join(parts), request=request)
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
 
 
 class OllamaControl:
-    """`ModelControl` over `OllamaBackend`.
+    """`ModelControl` by way of the official client.
 
     Every call but `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits: Ollama
     aborts a load whose client has left, for everybody who waits for it.
@@ -54,12 +83,14 @@ class OllamaControl:
     in `version`: that needs nothing of any model), BackendGone, BackendProtocolError.
 
     Args:
+        base_url: `http://host:port`.
         timeout_s: of every call but `load` and `probe`, connection included.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
         self._backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
         self._timeout_s = timeout_s
+        self._opened: ollama.AsyncClient | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def version(self) -> str:
@@ -76,13 +107,14 @@ class OllamaControl:
         """The models on disk, tags included."""
         return tuple(
             InstalledModel(name=_text(model, "model"), digest=_text(model, "digest"), remote_host=_text(model, "remote_host"))
-            for model in await self._models("/api/tags")
+            for model in _listed(await self._read("/api/tags"))
             if _text(model, "model")
         )
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory; a model without sizes counts as 0 MiB."""
-        return tuple(_resident(model) for model in await self._models("/api/ps") if _name_of(model))
+        listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
+        return tuple(_resident(model) for model in listed.models if model.model or model.name)
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
         """Load and keep, by an empty prompt; models that only embed, by an empty input. Success is the server's word: look at `resident`.
@@ -104,7 +136,7 @@ class OllamaControl:
         limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
         body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
         try:
-            await _within(timeout_s, self._send("POST", "/api/generate", body))
+            await _in_our_terms(self._send("POST", "/api/generate", body), timeout_s)
         except BackendTimeout:
             return False
         except BackendError:
@@ -112,7 +144,7 @@ class OllamaControl:
         return True
 
     async def aclose(self) -> None:
-        """Drop the calls that still run. Whoever awaits one of them gets BackendGone."""
+        """Drop the calls that still run and the client. Whoever awaits one of them gets BackendGone."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,7 +152,7 @@ class OllamaControl:
 
     async def _change(self, model: str, wish: Body, timeout_s: float, late: HearthError) -> None:
         try:
-            await _within(timeout_s, self._generate_or_embed(model, wish))
+            await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
         except BackendTimeout as error:
             raise late from error
         except Refused as error:
@@ -131,42 +163,29 @@ class OllamaControl:
             raise SwapFailed(error.message) from error
 
     async def _generate_or_embed(self, model: str, wish: Body) -> None:
+        import ollama  # noqa: PLC0415 - see `_client`
+
         try:
             await self._send("POST", "/api/generate", {"model": model, **wish})
-        except Refused as error:
-            if error.status_code != HTTPStatus.BAD_REQUEST or NOT_A_TEXT_MODEL not in error.text:
+        except ollama.ResponseError as error:
+            if error.status_code != HTTPStatus.BAD_REQUEST or NOT_A_TEXT_MODEL not in error.error:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _models(self, path: str) -> list[dict[str, Any]]:
-        models = (await self._read(path)).get("models")
-        if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
-            raise _no_answer()
-        return models
-
     async def _read(self, path: str) -> dict[str, Any]:
-        said = _json_in(await self._owned(_within(self._timeout_s, self._send("GET", path))))
+        answer = await self._owned(_in_our_terms(self._send("GET", path), self._timeout_s))
+        try:
+            said = answer.json()
+        except ValueError:
+            said = None
         if not isinstance(said, dict):
             raise _no_answer()
         return said
 
-    async def _send(self, method: str, path: str, body: Body | None = None) -> bytes:
-        """The body of the answer. Raises Refused where that is an error."""
-        raw = b"" if body is None else json.dumps(body).encode()
-        answer = await self._backend.open(
-            BackendCall(method=method, path=path, headers=((b"content-type", b"application/json"),), body=raw)
-        )
-        parts: list[bytes] = []
-        try:
-            while chunks := await answer.take():
-                parts += chunks
-        finally:
-            answer.close()
-        said = b"".join(parts)
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            reported = _json_in(said)
-            raise Refused(answer.status, str(reported.get("error") if isinstance(reported, dict) else said.decode(errors="replace")))
-        return said
+    async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
+        """By the client's inner call: it has none for `/api/version`, and those for a load send more than a load needs."""
+        answer: httpx.Response = await self._client()._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        return answer
 
     async def _owned(self, call: Coroutine[Any, Any, T]) -> T:
         """Await a call in a task of its own."""
@@ -186,25 +205,40 @@ class OllamaControl:
         if not task.cancelled():
             task.exception()  # looked at, so that asyncio does not report it when nobody awaits the call any more
 
+    def _client(self) -> ollama.AsyncClient:
+        if self._opened is None:
+            import ollama  # noqa: PLC0415 - a third of a second that `hearth --help` must not pay
 
-async def _within(timeout_s: float, call: Coroutine[Any, Any, T]) -> T:
-    """Await a call. Raises BackendTimeout where that takes longer."""
+            transport = _DataPath(self._backend)
+            self._opened = ollama.AsyncClient("http://model-server", transport=transport, trust_env=False, follow_redirects=False)
+        return self._opened
+
+
+async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Await a call of the library and translate what it raises; BackendTimeout: no answer in time."""
+    import ollama  # noqa: PLC0415 - see `OllamaControl._client`
+
     try:
         async with asyncio.timeout(timeout_s):
             return await call
     except TimeoutError as error:
         raise BackendTimeout from error
-
-
-def _json_in(body: bytes) -> Any:  # noqa: ANN401 - whatever a server says
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    except ollama.ResponseError as error:
+        raise Refused(error.status_code, str(error.error)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
+        raise _no_answer() from error
 
 
 def _no_answer() -> BackendProtocolError:
     return BackendProtocolError("The model server sent something that is not an answer.")
+
+
+def _listed(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    models = said.get("models")
+    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
+        raise _no_answer()
+    return models
 
 
 def _text(model: Mapping[str, Any], name: str) -> str:
@@ -212,23 +246,13 @@ def _text(model: Mapping[str, Any], name: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _number(model: Mapping[str, Any], name: str) -> int:
-    number = model.get(name)
-    return number if isinstance(number, int) else 0
-
-
-def _name_of(model: Mapping[str, Any]) -> str:
-    return _text(model, "model") or _text(model, "name")
-
-
-def _resident(model: Mapping[str, Any]) -> ResidentModel:
+def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
     """Ollama lists no capabilities here: an embedding model is known by its architecture (`nomic-bert`), or by its name."""
-    name, details = _name_of(model), model.get("details")
-    family = _text(details, "family") if isinstance(details, dict) else ""
+    name, family = model.model or model.name or "", (model.details and model.details.family) or ""
     return ResidentModel(
         name=name,
-        size_mib=_number(model, "size") / MIB,
-        vram_mib=_number(model, "size_vram") / MIB,
-        context_tokens=_number(model, "context_length") or None,
+        size_mib=(model.size or 0) / MIB,
+        vram_mib=(model.size_vram or 0) / MIB,
+        context_tokens=model.context_length,
         embeds="bert" in family.lower() or "embed" in name.lower(),
     )

@@ -32,7 +32,11 @@ class _GuardedResolver(AbstractResolver):
 
 
 class HttpWebhookPoster:
-    """A session per message: a kept connection would pass by the check of its address. Nothing is sent where `forbidden` says so."""
+    """A session per message: a kept connection would pass by the check of its address.
+
+    Args:
+        forbidden: whether nothing may be sent to an address.
+    """
 
     def __init__(self, forbidden: Callable[[str], bool], *, lookup: Lookup = system_lookup) -> None:
         self._forbidden = forbidden
