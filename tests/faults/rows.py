@@ -48,7 +48,7 @@ F-10: a second signal; SIGINT; kill -9 during the stop -> the grace ends at once
   worker/test_stopping: a_hurry_ends_the_grace
 F-11: a hundred SIGHUPs -> a few readings of the file, no request noticed
   faults/test_processes: a_hundred_orders_to_read_the_file_are_a_few_readings_and_cost_no_request
-  config/test_reload_plan: an_order_is_obeyed_at_once_and_many_within_a_second_are_two_tries
+  config/test_reload_plan: an_order_is_obeyed_at_once_many_within_a_second_are_two_tries_and_without_a_watch_nothing_else_is_tried
 F-12: SIGSTOP for longer than every timeout, then SIGCONT -> what came meanwhile counts; nothing is sent twice
   faults/test_processes: a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been
   faults/test_stalls: a_first_byte_that_came_while_the_loop_stood_still_is_a_first_byte,
@@ -72,7 +72,7 @@ F-16: the queue hangs under a service manager's watchdog -> the watchdog is fed 
 # The model server
 F-17: it refuses, is killed, restarts -> requests wait as long as they may; nobody else is sent to it meanwhile
   in every phase: call refuse, two calls refuse, model server killed and back
-  worker/test_backend_killed: a_backend_that_is_killed_under_a_running_call_serves_it_when_it_is_back,
+  worker/test_backend_faults: a_backend_that_is_killed_under_a_running_call_serves_it_when_it_is_back,
     a_backend_that_is_killed_and_stays_away_fails_everybody_when_their_patience_ends,
     a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is_back
 F-18: it accepts and never answers -> the model is unloaded and loaded again, the request sent once more, then given up; one that works is
@@ -90,7 +90,7 @@ F-19: a model hangs while every health route answers -> seen by the missing prog
 F-20: 500, 502 or 503 before a byte -> a 503 is tried once more unseen; its own words reach the caller in the caller's dialect
   in every phase: call server_error, two calls server_error
   emulator/test_gateway_heals: an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_caller_sees_nothing_of_it
-  worker/test_backend_faults: an_error_status_goes_to_the_caller_as_it_is_and_counts_as_failed
+  worker/test_backend_faults: an_error_status_goes_to_the_caller_as_it_is_and_counts_as_failed_and_is_an_exception_in_process
 F-21: 404: the model is gone -> a 404 in the caller's dialect, not tried again, the server not taken for down; what stays in memory keeps no
     other model out
   in every phase: load not_found
@@ -100,7 +100,7 @@ F-21: 404: the model is gone -> a 404 in the caller's dialect, not tried again, 
   emulator/test_gateway_heals: a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from
 F-22: out of memory, the runner dies -> one more try, then an answer; no reservation is left and no load is repeated for ever
   in every phase: load fail, call runner_died, two calls runner_died
-  worker/test_backend_faults: an_answer_that_the_model_died_over_is_asked_for_once_more_and_then_told_in_the_servers_words
+  worker/test_backend_faults: an_answer_that_the_model_died_over_or_without_a_body_is_asked_for_once_more_and_then_told
   emulator/test_gateway_heals: a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it,
     the_request_after_a_runner_died_works
   scheduling/test_memory: a_load_that_fails_is_tried_once_more_after_two_seconds,
@@ -119,7 +119,7 @@ F-25: 200, then an error line -> a failure in the stream, in the right form
 F-26: garbage, a page, bytes, nothing -> an error, never a completed answer
   faults/test_model_server: what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one
   backends/test_data_path: what_is_no_plain_answer_is_a_protocol_error
-  worker/test_backend_faults: a_whole_answer_without_a_body_is_no_answer_and_is_asked_for_again
+  worker/test_backend_faults: an_answer_that_the_model_died_over_or_without_a_body_is_asked_for_once_more_and_then_told
 F-27: half a line, half a character, a byte at a time -> the same answer however it is cut; a cut one is an error
   dialects/test_framing: how_a_stream_is_cut_into_chunks_never_matters
   backends/test_data_path: chunks_come_as_the_server_made_them_and_in_their_order
@@ -451,15 +451,15 @@ F-107: the second run says something else, anywhere -> an error worth a retry, a
   dialects/test_replay_divergence: a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte,
     the_first_different_letter_ends_the_comparison_wherever_it_is,
     a_call_with_other_arguments_is_another_answer_although_a_key_in_them_is_called_id
-  worker/test_replaying: nothing_of_another_answer_is_ever_sent, no_wrong_byte_reaches_anybody_over_many_interruptions
+  worker/test_replaying: whatever_the_second_run_does_the_caller_reads_one_valid_stream_or_an_error_behind_right_text,
+    no_wrong_byte_reaches_anybody_over_many_interruptions
 F-108: the second run ends early, errs or is cut -> another answer, or a fault of the model server
   dialects/test_replay_divergence: a_run_that_ends_before_it_has_said_everything_again_is_refused
-  worker/test_replaying: a_second_run_that_ends_too_soon_counts_as_another_answer, a_backend_that_dies_during_the_replay_is_asked_once_more,
-    an_error_status_of_the_second_run_never_becomes_part_of_the_answer
+  worker/test_replaying: whatever_the_second_run_does_the_caller_reads_one_valid_stream_or_an_error_behind_right_text
 F-109: the second run is the same, cut differently -> it goes on without a gap or a repetition
   dialects/test_replay: any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream, any_unicode_text_survives_any_interruption,
     every_single_byte_is_a_place_to_go_on_from
-  worker/test_replaying: an_interrupted_stream_goes_on_where_it_stopped_as_one_valid_stream
+  worker/test_replaying: an_interrupted_stream_goes_on_where_it_stopped_as_one_valid_stream_and_nothing_is_sent_before
 F-110: an answer is cut inside a letter or a stop sequence, at its limit, before its first or after its last word -> it goes on without a
     gap or a repetition
   dialects/test_continuing: every_byte_of_a_stream_is_a_place_to_go_on_from, any_text_goes_on_from_any_place_also_with_stop_sequences,
@@ -477,6 +477,5 @@ F-112: the model server fails or is interrupted again while it says the rest, or
     a_rest_that_breaks_off_ends_the_stream_with_an_error_after_right_text, it_may_be_interrupted_again_and_again
   dialects/test_continuing: something_else_than_was_asked_from_is_refused_before_anything_comes_out
 F-113: a caller leaves while its stream is continued -> the GPU is free at once
-  worker/test_continuing: a_caller_who_leaves_during_the_rest_frees_the_model,
-    a_caller_who_leaves_while_the_prompt_is_rendered_frees_the_model
+  worker/test_continuing: a_caller_who_leaves_during_the_rest_or_while_the_prompt_is_rendered_frees_the_model
 """

@@ -16,7 +16,7 @@ from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
-from tests.worker.house import House, body_of, settings_with, settle
+from tests.worker.house import House, body_of, in_house, settings_with, settle
 
 HOUR_S = 3600.0
 YEAR_S = 365.25 * 86_400
@@ -89,44 +89,41 @@ FIRST_MINUTE = settings_with(
 
 
 @for_each(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
-@in_virtual_time
-async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(asked_at: float, interrupted: int):
-    async with House("a", resident=("a",), settings=FIRST_MINUTE) as house:
-        await sleep_until(55.0)
-        external = house.submit("a", service_s=10.0)
-        await sleep_until(asked_at)
-        internal = house.internal("a")
-        await asyncio.gather(body_of(external), body_of(internal))
-        assert (await house.end_of(external)).interrupt_count == interrupted
+@in_house("a", resident=("a",), settings=FIRST_MINUTE)
+async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(house: House, asked_at: float, interrupted: int):
+    await sleep_until(55.0)
+    external = house.submit("a", service_s=10.0)
+    await sleep_until(asked_at)
+    internal = house.internal("a")
+    await asyncio.gather(body_of(external), body_of(internal))
+    assert (await house.end_of(external)).interrupt_count == interrupted
 
 
 @for_each("asked_at", [59.0, 59.4, 60.0])
-@in_virtual_time
-async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(asked_at: float):
-    async with House(*MODELS, resident=("a",), settings=FIRST_MINUTE) as house:
-        await sleep_until(asked_at)
-        external = house.submit("b")
-        await sleep_until(asked_at + 0.3)
-        internal = house.internal("a")
-        await asyncio.gather(body_of(external), body_of(internal))
-        assert house.now < 70.0
+@in_house(*MODELS, resident=("a",), settings=FIRST_MINUTE)
+async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(house: House, asked_at: float):
+    await sleep_until(asked_at)
+    external = house.submit("b")
+    await sleep_until(asked_at + 0.3)
+    internal = house.internal("a")
+    await asyncio.gather(body_of(external), body_of(internal))
+    assert house.now < 70.0
 
 
 @for_each(
     ("leaves_after_s", "loads"),
     [*((early_s, ["a:latest"]) for early_s in (0.0, 0.2, 0.5)), *((late_s, ["b:latest", "a:latest"]) for late_s in (0.9, 1.4, 1.6))],
 )
-@in_virtual_time
-async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(leaves_after_s: float, loads: list[str]):
-    async with House(*MODELS, resident=("a",)) as house:
-        away = house.submit("b")
-        await settle()
-        back = house.submit("a")
-        await sleep_until(leaves_after_s)
-        house.worker.cancel(away.sequence)
-        await body_of(back)
-        assert [record.model for record in house.ollama.control if record.kind == "load"] == loads
-        assert house.now < 6.0
+@in_house(*MODELS, resident=("a",))
+async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(house: House, leaves_after_s: float, loads: list[str]):
+    away = house.submit("b")
+    await settle()
+    back = house.submit("a")
+    await sleep_until(leaves_after_s)
+    house.worker.cancel(away.sequence)
+    await body_of(back)
+    assert [record.model for record in house.ollama.control if record.kind == "load"] == loads
+    assert house.now < 6.0
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from hearth.events import ItemResent, SwapStarted
 from hearth.execution.request import Ticket
 from tests.support.fake_ollama import CallFault
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with, settle, text_of
+from tests.worker.house import House, body_of, in_house, settings_with, settle, text_of
 
 TIMEOUT_S = 2.0
 IMPATIENT = settings_with(
@@ -22,14 +22,13 @@ IMPATIENT = settings_with(
 )
 
 
-@in_virtual_time
-async def test_a_first_byte_that_came_while_the_loop_stood_still_is_a_first_byte():
-    async with House("a", resident=("a",), settings=IMPATIENT) as house:
-        ticket = house.submit("a", stream=True, first_byte_s=1.5, service_s=60.0, chunks=40)
-        await sleep_until(1.0)
-        hold_up(30.0)
-        assert text_of(await body_of(ticket)).endswith(" w39")
-        assert (house.events.of(ItemResent), house.events.of(SwapStarted)) == ([], [])
+@in_house("a", resident=("a",), settings=IMPATIENT)
+async def test_a_first_byte_that_came_while_the_loop_stood_still_is_a_first_byte(house: House):
+    ticket = house.submit("a", stream=True, first_byte_s=1.5, service_s=60.0, chunks=40)
+    await sleep_until(1.0)
+    hold_up(30.0)
+    assert text_of(await body_of(ticket)).endswith(" w39")
+    assert (house.events.of(ItemResent), house.events.of(SwapStarted)) == ([], [])
 
 
 @in_virtual_time
@@ -43,26 +42,24 @@ async def test_a_stream_that_went_on_while_the_loop_stood_still_is_not_idle():
             assert text_of(await body_of(ticket)).endswith(" w69")
 
 
-@in_virtual_time
-async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon():
-    async with House("a", resident=("a",), settings=IMPATIENT) as house:
-        house.ollama.next_calls(CallFault.STALL)
-        ticket = house.submit("a", stream=True, service_s=100.0, chunks=70)
-        await sleep_until(1.0)
-        hold_up(30.0)
-        error = (await asyncio.gather(body_of(ticket), return_exceptions=True))[0]
-        assert isinstance(error, BackendTimeout)
-        assert house.now <= 31.0 + 2 * TIMEOUT_S
+@in_house("a", resident=("a",), settings=IMPATIENT)
+async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(house: House):
+    house.ollama.next_calls(CallFault.STALL)
+    ticket = house.submit("a", stream=True, service_s=100.0, chunks=70)
+    await sleep_until(1.0)
+    hold_up(30.0)
+    error = (await asyncio.gather(body_of(ticket), return_exceptions=True))[0]
+    assert isinstance(error, BackendTimeout)
+    assert house.now <= 31.0 + 2 * TIMEOUT_S
 
 
-@in_virtual_time
-async def test_a_whole_answer_that_came_while_the_loop_stood_still_is_an_answer():
-    async with House("a", resident=("a",), settings=IMPATIENT) as house:
-        ticket = house.submit("a", service_s=5.0)
-        await sleep_until(1.0)
-        hold_up(3600.0)
-        await body_of(ticket)
-        assert len(house.ollama.calls) == 1
+@in_house("a", resident=("a",), settings=IMPATIENT)
+async def test_a_whole_answer_that_came_while_the_loop_stood_still_is_an_answer(house: House):
+    ticket = house.submit("a", service_s=5.0)
+    await sleep_until(1.0)
+    hold_up(3600.0)
+    await body_of(ticket)
+    assert len(house.ollama.calls) == 1
 
 
 @in_virtual_time
@@ -81,13 +78,12 @@ async def _read_from(instant: float, ticket: Ticket) -> bytes:
     return await body_of(ticket)
 
 
-@in_virtual_time
-async def test_after_a_hold_up_everybody_is_served_and_nothing_is_sent_again():
-    async with House("a", "b", resident=("a",), settings=IMPATIENT) as house:
-        tickets = [house.submit(model, stream=bool(n % 2), service_s=4.0) for n, model in enumerate("aabba")]
-        tickets.append(house.internal("a"))
-        await sleep_until(1.0)
-        hold_up(30.0)
-        await asyncio.gather(*map(body_of, tickets))
-        await settle()
-        assert house.events.of(ItemResent) == []
+@in_house("a", "b", resident=("a",), settings=IMPATIENT)
+async def test_after_a_hold_up_everybody_is_served_and_nothing_is_sent_again(house: House):
+    tickets = [house.submit(model, stream=bool(n % 2), service_s=4.0) for n, model in enumerate("aabba")]
+    tickets.append(house.internal("a"))
+    await sleep_until(1.0)
+    hold_up(30.0)
+    await asyncio.gather(*map(body_of, tickets))
+    await settle()
+    assert house.events.of(ItemResent) == []

@@ -10,7 +10,7 @@ from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 
 A, B = "a:latest", "b:latest"
 
@@ -19,28 +19,27 @@ def given(house: House) -> list[tuple[str, str | None]]:
     return [(event.order, event.model) for event in house.events.of(OrderGiven)]
 
 
-@in_virtual_time
-async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken():
-    async with House("a", "b", resident=("a",)) as house:
-        taken = [house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")]
-        await sleep_until(1.0)
-        house.gateway.orders.drain()
-        for lane in Lane:
-            with pytest.raises(Draining) as refused:
-                house.submit("a", lane=lane)
-            assert refused.value.retryable
-            assert refused.value.retry_after_s == 30.0
-        with pytest.raises(Draining):
-            await house.worker.enqueue_internal("?", "a")
-        assert house.gateway.ready() == (False, "draining")
-        assert [text_of(await body_of(ticket)) for ticket in taken] == [FULL_TEXT] * 3
-        resumed_at = house.now
-        house.gateway.orders.resume()
-        assert house.gateway.ready() == (True, "")
-        await body_of(house.submit("a"))
-        (started,), (ended,) = house.events.of(DrainStarted), house.events.of(DrainEnded)
-        assert (started.running, started.waiting) == (1, 2)
-        assert ended.drained_s == resumed_at - 1.0
+@in_house("a", "b", resident=("a",))
+async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: House):
+    taken = [house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")]
+    await sleep_until(1.0)
+    house.gateway.orders.drain()
+    for lane in Lane:
+        with pytest.raises(Draining) as refused:
+            house.submit("a", lane=lane)
+        assert refused.value.retryable
+        assert refused.value.retry_after_s == 30.0
+    with pytest.raises(Draining):
+        await house.worker.enqueue_internal("?", "a")
+    assert house.gateway.ready() == (False, "draining")
+    assert [text_of(await body_of(ticket)) for ticket in taken] == [FULL_TEXT] * 3
+    resumed_at = house.now
+    house.gateway.orders.resume()
+    assert house.gateway.ready() == (True, "")
+    await body_of(house.submit("a"))
+    (started,), (ended,) = house.events.of(DrainStarted), house.events.of(DrainEnded)
+    assert (started.running, started.waiting) == (1, 2)
+    assert ended.drained_s == resumed_at - 1.0
 
 
 @in_virtual_time
@@ -87,92 +86,86 @@ async def test_a_job_that_waits_in_the_queue_when_a_pause_begins_does_not_count_
         await house.ended("x", "y")
 
 
-@in_virtual_time
-async def test_a_pause_lets_others_wait_and_the_house_goes_on():
-    async with House("a", resident=("a",)) as house:
-        house.gateway.orders.pause()
-        theirs = house.submit("a")
-        assert theirs.estimated_wait_s is None
-        assert text_of(await body_of(house.internal("a"))) == FULL_TEXT
-        assert house.state_of(theirs.sequence) == "waiting"
-        assert house.gateway.ready() == (True, "")
-        house.gateway.orders.resume()
-        assert text_of(await body_of(theirs)) == FULL_TEXT
+@in_house("a", resident=("a",))
+async def test_a_pause_lets_others_wait_and_the_house_goes_on(house: House):
+    house.gateway.orders.pause()
+    theirs = house.submit("a")
+    assert theirs.estimated_wait_s is None
+    assert text_of(await body_of(house.internal("a"))) == FULL_TEXT
+    assert house.state_of(theirs.sequence) == "waiting"
+    assert house.gateway.ready() == (True, "")
+    house.gateway.orders.resume()
+    assert text_of(await body_of(theirs)) == FULL_TEXT
 
 
-@in_virtual_time
-async def test_the_status_shows_the_orders_and_since_when():
-    async with House("a", resident=("a",)) as house:
-        wall_s = house.gateway.clock.wall()
-        await house.gateway.orders.pin("a")
-        house.gateway.orders.pause()
-        house.gateway.orders.drain()
-        assert house.worker.get_status()["orders"] == {
-            "draining": True,
-            "paused": ["external"],
-            "pinned": A,
-            "loads": [],
-            "unloads": [],
-            "since": {"pinned": wall_s, "paused": wall_s, "draining": wall_s},
-        }
-        house.gateway.orders.resume()
-        house.gateway.orders.unpin()
-        assert house.gateway.orders.shown()["since"] == {}
+@in_house("a", resident=("a",))
+async def test_the_status_shows_the_orders_and_since_when(house: House):
+    wall_s = house.gateway.clock.wall()
+    await house.gateway.orders.pin("a")
+    house.gateway.orders.pause()
+    house.gateway.orders.drain()
+    assert house.worker.get_status()["orders"] == {
+        "draining": True,
+        "paused": ["external"],
+        "pinned": A,
+        "loads": [],
+        "unloads": [],
+        "since": {"pinned": wall_s, "paused": wall_s, "draining": wall_s},
+    }
+    house.gateway.orders.resume()
+    house.gateway.orders.unpin()
+    assert house.gateway.orders.shown()["since"] == {}
 
 
-@in_virtual_time
-async def test_an_order_that_is_given_twice_is_given_once():
-    async with House("a", "b", resident=("a",)) as house:
-        orders = house.gateway.orders
-        for _ in range(2):
-            orders.drain()
-            orders.pause()
-            await orders.pin("a")
-        for _ in range(2):
-            orders.resume()
-            orders.unpin()
-            await orders.load("b")
-        await settle()
-        await sleep_until(60.0)
-        for _ in range(2):
-            await orders.unload("b")
-            await settle()
-        await sleep_until(100.0)
-        assert given(house) == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
-        assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
-
-
-@in_virtual_time
-async def test_a_load_that_is_still_to_come_can_be_taken_back():
-    async with House("a", "b", resident=("a",)) as house:
-        orders = house.gateway.orders
-        running = house.submit("a", service_s=5.0)
+@in_house("a", "b", resident=("a",))
+async def test_an_order_that_is_given_twice_is_given_once(house: House):
+    orders = house.gateway.orders
+    for _ in range(2):
+        orders.drain()
+        orders.pause()
+        await orders.pin("a")
+    for _ in range(2):
+        orders.resume()
+        orders.unpin()
         await orders.load("b")
-        assert orders.shown()["loads"] == [B]
+    await settle()
+    await sleep_until(60.0)
+    for _ in range(2):
         await orders.unload("b")
-        assert orders.shown()["loads"] == []
-        await body_of(running)
-        await sleep_until(60.0)
-        assert house.events.of(SwapCompleted) == []
+        await settle()
+    await sleep_until(100.0)
+    assert given(house) == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
+    assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
 
 
-@in_virtual_time
-async def test_who_watches_the_status_sees_a_drain_begin_and_end():
-    async with House("a") as house:
-        for order in (house.gateway.orders.drain, house.gateway.orders.resume):
-            seen = house.worker.decisions()
-            order()
-            assert house.worker.decisions() > seen
+@in_house("a", "b", resident=("a",))
+async def test_a_load_that_is_still_to_come_can_be_taken_back(house: House):
+    orders = house.gateway.orders
+    running = house.submit("a", service_s=5.0)
+    await orders.load("b")
+    assert orders.shown()["loads"] == [B]
+    await orders.unload("b")
+    assert orders.shown()["loads"] == []
+    await body_of(running)
+    await sleep_until(60.0)
+    assert house.events.of(SwapCompleted) == []
 
 
-@in_virtual_time
-async def test_a_model_that_is_not_installed_cannot_be_ordered():
-    async with House("a") as house:
-        orders = house.gateway.orders
-        for order in (orders.pin, orders.load, orders.unload):
-            with pytest.raises(ModelNotFound):
-                await order("nope")
-        assert given(house) == []
+@in_house("a")
+async def test_who_watches_the_status_sees_a_drain_begin_and_end(house: House):
+    for order in (house.gateway.orders.drain, house.gateway.orders.resume):
+        seen = house.worker.decisions()
+        order()
+        assert house.worker.decisions() > seen
+
+
+@in_house("a")
+async def test_a_model_that_is_not_installed_cannot_be_ordered(house: House):
+    orders = house.gateway.orders
+    for order in (orders.pin, orders.load, orders.unload):
+        with pytest.raises(ModelNotFound):
+            await order("nope")
+    assert given(house) == []
 
 
 @in_virtual_time
@@ -193,27 +186,25 @@ async def test_what_could_never_be_is_refused_with_the_reason():
         assert given(house) == [("pin", A)]
 
 
-@in_virtual_time
-async def test_a_model_that_is_used_or_asked_for_is_not_unloaded():
-    async with House("a", "b", resident=("a",)) as house:
-        orders = house.gateway.orders
-        running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
-        await settle()
-        with pytest.raises(OrderRefused, match="a:latest is in use: 1 request runs on it"):
-            await orders.unload("a")
-        with pytest.raises(OrderRefused, match="b:latest is in demand: 2 requests wait for it"):
-            await orders.unload("b")
-        for ticket in (running, *waiting):
-            await body_of(ticket)
+@in_house("a", "b", resident=("a",))
+async def test_a_model_that_is_used_or_asked_for_is_not_unloaded(house: House):
+    orders = house.gateway.orders
+    running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
+    await settle()
+    with pytest.raises(OrderRefused, match="a:latest is in use: 1 request runs on it"):
+        await orders.unload("a")
+    with pytest.raises(OrderRefused, match="b:latest is in demand: 2 requests wait for it"):
         await orders.unload("b")
-        await sleep_until(60.0)
-        assert not house.worker.scheduler.state.residency.residents
+    for ticket in (running, *waiting):
+        await body_of(ticket)
+    await orders.unload("b")
+    await sleep_until(60.0)
+    assert not house.worker.scheduler.state.residency.residents
 
 
-@in_virtual_time
-async def test_the_door_is_shut_while_the_gateway_stops():
-    async with House("a", resident=("a",)) as house:
+@in_house("a", resident=("a",))
+async def test_the_door_is_shut_while_the_gateway_stops(house: House):
+    house.gateway.orders.check_open()
+    await house.gateway.stop()
+    with pytest.raises(ShuttingDown):
         house.gateway.orders.check_open()
-        await house.gateway.stop()
-        with pytest.raises(ShuttingDown):
-            house.gateway.orders.check_open()

@@ -1,25 +1,28 @@
 """A whole gateway over a fake Ollama, in virtual time: what every scenario of the live shell starts from and is judged by at its end.
 
-    async with House("a", "b", resident=("a",)) as house:
-        ticket = house.submit("a", service_s=2.0)
-        assert text_of(await body_of(ticket)) == FULL_TEXT
+    @in_house("a", "b", resident=("a",))
+    async def test_a_request_is_answered(house: House):
+        assert text_of(await body_of(house.submit("a", service_s=2.0))) == FULL_TEXT
 
-Leaving the block stops the gateway and fails the test if a rule of the GPU was broken, a defect was reported, an accepted item has not
-ended exactly once, or a task, a timer, a call or a slot is left over.
+Or `async with House(...) as house` within `in_virtual_time`. The end stops the gateway and fails the test if a rule of the GPU was broken,
+a defect was reported, an accepted item has not ended exactly once, or a task, a timer, a call or a slot is left over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
+from hearth.errors import HearthError
 from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
@@ -27,7 +30,7 @@ from hearth.observability.sinks import EventFanout
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, Sequence, Way, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
-from tests.support.virtual_time import LoopClock, VirtualTimeLoop
+from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, sleep_until
 
 E = TypeVar("E", bound=Event)
 
@@ -108,6 +111,17 @@ async def read_into(parts: list[bytes], ticket: Ticket) -> None:
     """Collect the chunks of an answer as they come, to its end. Raises HearthError where it breaks off; `parts` keeps what came."""
     while chunks := await ticket.reply.take():
         parts.extend(chunks)
+
+
+async def heard(ticket: Ticket, parts: list[bytes] | None = None) -> tuple[bytes, HearthError | None]:
+    """All that reaches the caller, and the error that it ends with; `parts` has it as it comes."""
+    parts = [] if parts is None else parts
+    try:
+        await ticket.reply.head()
+        await read_into(parts, ticket)
+    except HearthError as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
 
 
 def text_of(body: bytes) -> str:
@@ -216,6 +230,11 @@ class House:
         """Submit it as the house's own."""
         return self.submit(model, lane=Lane.INTERNAL, **wanted)
 
+    async def interrupt(self, at: float, model: str = "a") -> None:
+        """Let internal work come at an instant, and wait until it is done."""
+        await sleep_until(at)
+        await body_of(self.internal(model))
+
     async def end_of(self, ticket: Ticket) -> ItemEnded:
         """How an item ended; it has to have ended once, at this instant or before."""
         await settle()
@@ -227,3 +246,30 @@ class House:
         item = self.worker.get_item(sequence)
         assert item is not None
         return item["state"]
+
+
+Test: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+
+
+def in_house(*models: str | FakeModel, **how: Any) -> Callable[[Test], Callable[..., None]]:
+    """Run a test in virtual time within a `House(*models, **how)` of its own, which it gets as its first argument."""
+    return within(lambda: House(*models, **how))
+
+
+def within(make: Callable[[], House]) -> Callable[[Test], Callable[..., None]]:
+    """The same for any house."""
+
+    def of(test: Test) -> Callable[..., None]:
+        async def scenario(*args: Any, **others: Any) -> None:
+            async with make() as house:
+                await test(house, *args, **others)
+
+        @functools.wraps(test)
+        def run(*args: Any, **others: Any) -> None:
+            run_virtual(lambda: scenario(*args, **others))
+
+        signature = inspect.signature(test)
+        run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined] # pytest reads it
+        return run
+
+    return of

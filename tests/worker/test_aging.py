@@ -12,22 +12,21 @@ from hearth.events import ItemDispatched, ItemPromoted
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with
+from tests.worker.house import House, body_of, in_house, settings_with
 
 QUICK = settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)})
 
 
-@in_virtual_time
-async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status():
-    async with House("a", resident=("a",), settings=QUICK) as house:
-        tickets = [house.internal("a", priority=Priority.CRITICAL, service_s=30.0), house.internal("a", priority=Priority.BACKGROUND)]
-        await sleep_until(25.0)
-        (promoted,) = house.events.of(ItemPromoted)
-        assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (tickets[1].sequence, "normal", 20.0, 20.0)
-        shown = house.status
-        assert shown["promotions"] == 1
-        assert shown["internal_queue"]["next_items"][0]["band"] == "normal"
-        await asyncio.gather(*map(body_of, tickets))
+@in_house("a", resident=("a",), settings=QUICK)
+async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house: House):
+    tickets = [house.internal("a", priority=Priority.CRITICAL, service_s=30.0), house.internal("a", priority=Priority.BACKGROUND)]
+    await sleep_until(25.0)
+    (promoted,) = house.events.of(ItemPromoted)
+    assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (tickets[1].sequence, "normal", 20.0, 20.0)
+    shown = house.status
+    assert shown["promotions"] == 1
+    assert shown["internal_queue"]["next_items"][0]["band"] == "normal"
+    await asyncio.gather(*map(body_of, tickets))
 
 
 @in_virtual_time

@@ -13,27 +13,25 @@ from hearth.queue.worker import LLMQueueWorker
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import House, Recorder, body_of, settings_with
+from tests.worker.house import House, Recorder, body_of, in_house, settings_with
 
 FIVE_PAST = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="5 * * * *"),)})
 
 
-@in_virtual_time
-async def test_cron_entries_are_announced_in_time_and_once_each():
-    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
-        await sleep_until(2 * 3600.0 + 600.0)
-        due = [event.at + event.due_s for event in house.events.of(TaskAnnounced)]
-        assert due == pytest.approx([300.0, 3900.0, 7500.0])
-        assert all(120.0 <= event.due_s <= 300.0 for event in house.events.of(TaskAnnounced))
+@in_house("a", resident=("a",), settings=FIVE_PAST)
+async def test_cron_entries_are_announced_in_time_and_once_each(house: House):
+    await sleep_until(2 * 3600.0 + 600.0)
+    due = [event.at + event.due_s for event in house.events.of(TaskAnnounced)]
+    assert due == pytest.approx([300.0, 3900.0, 7500.0])
+    assert all(120.0 <= event.due_s <= 300.0 for event in house.events.of(TaskAnnounced))
 
 
-@in_virtual_time
-async def test_a_cron_entry_holds_external_work_like_an_announcement():
-    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
-        await sleep_until(298.0)
-        await body_of(house.submit("a"))
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == pytest.approx(300.0)
+@in_house("a", resident=("a",), settings=FIVE_PAST)
+async def test_a_cron_entry_holds_external_work_like_an_announcement(house: House):
+    await sleep_until(298.0)
+    await body_of(house.submit("a"))
+    (dispatched,) = house.events.of(ItemDispatched)
+    assert dispatched.at == pytest.approx(300.0)
 
 
 @in_virtual_time
@@ -132,29 +130,27 @@ async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_ag
         (0.2, 98.0, 100.0),
     ],
 )
-@in_virtual_time
+@in_house("a", resident=("a",))
 async def test_a_task_is_due_by_the_calendar_though_the_clock_was_set_or_the_machine_slept(
-    step_s: float, asked_at: float, starts_at: float
+    house: House, step_s: float, asked_at: float, starts_at: float
 ):
-    async with House("a", resident=("a",)) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(50.0)
-        house.clock._wall_at_start += step_s
-        await sleep_until(asked_at)
-        await body_of(house.submit("a"))
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == starts_at
+    house.worker.announce("briefing", WALL_AT_START + 100.0)
+    await sleep_until(50.0)
+    house.clock._wall_at_start += step_s
+    await sleep_until(asked_at)
+    await body_of(house.submit("a"))
+    (dispatched,) = house.events.of(ItemDispatched)
+    assert dispatched.at == starts_at
 
 
-@in_virtual_time
-async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_says():
-    async with House("a", resident=("a",)) as house:
-        house.clock._wall_at_start += 3600.0
-        house.worker.announce("briefing", WALL_AT_START + 3700.0)
-        await sleep_until(98.0)
-        await body_of(house.submit("a"))
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == 100.0
+@in_house("a", resident=("a",))
+async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_says(house: House):
+    house.clock._wall_at_start += 3600.0
+    house.worker.announce("briefing", WALL_AT_START + 3700.0)
+    await sleep_until(98.0)
+    await body_of(house.submit("a"))
+    (dispatched,) = house.events.of(ItemDispatched)
+    assert dispatched.at == 100.0
 
 
 @in_virtual_time

@@ -14,147 +14,136 @@ from hearth.types import Outcome, RequestId, Sequence
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, read_into, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settle, text_of
 
 
 @for_each("stream", [False, True])
 @for_each("at_s", [0.05, 0.5])
-@in_virtual_time
-async def test_cancelling_a_running_call_closes_it_within_50_ms_and_the_next_one_starts(stream: bool, at_s: float):
-    async with House("a", resident=("a",)) as house:
-        leaving, staying = house.submit("a", stream=stream), house.submit("a")
-        await sleep_until(at_s)
-        assert house.worker.cancel(leaving.sequence)
-        await body_of(staying)
-        assert house.now == at_s + 1.0
-        assert (house.ollama.calls[0].ending, house.ollama.calls[0].ended_at) == (Ending.CLOSED, at_s)
-        assert (await house.end_of(leaving)).outcome is Outcome.CANCELLED
+@in_house("a", resident=("a",))
+async def test_cancelling_a_running_call_closes_it_within_50_ms_and_the_next_one_starts(house: House, stream: bool, at_s: float):
+    leaving, staying = house.submit("a", stream=stream), house.submit("a")
+    await sleep_until(at_s)
+    assert house.worker.cancel(leaving.sequence)
+    await body_of(staying)
+    assert house.now == at_s + 1.0
+    assert (house.ollama.calls[0].ending, house.ollama.calls[0].ended_at) == (Ending.CLOSED, at_s)
+    assert (await house.end_of(leaving)).outcome is Outcome.CANCELLED
 
 
-@in_virtual_time
-async def test_a_cancelled_caller_is_told_so_after_the_chunks_it_had_been_given():
-    async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a", stream=True)
-        await sleep_until(0.2)
-        house.worker.cancel(ticket.sequence)
-        assert text_of(b"".join(await ticket.reply.take())) == " alpha"
-        with pytest.raises(CallerGone):
-            await ticket.reply.take()
+@in_house("a", resident=("a",))
+async def test_a_cancelled_caller_is_told_so_after_the_chunks_it_had_been_given(house: House):
+    ticket = house.submit("a", stream=True)
+    await sleep_until(0.2)
+    house.worker.cancel(ticket.sequence)
+    assert text_of(b"".join(await ticket.reply.take())) == " alpha"
+    with pytest.raises(CallerGone):
+        await ticket.reply.take()
 
 
-@in_virtual_time
-async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent():
-    async with House("a", resident=("a",)) as house:
-        leaving = house.submit("a")
-        house.worker.cancel(leaving.sequence)
-        staying = house.submit("a")
-        await body_of(staying)
-        assert house.now == 1.0
-        assert len(house.ollama.calls) == 1
+@in_house("a", resident=("a",))
+async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent(house: House):
+    leaving = house.submit("a")
+    house.worker.cancel(leaving.sequence)
+    staying = house.submit("a")
+    await body_of(staying)
+    assert house.now == 1.0
+    assert len(house.ollama.calls) == 1
 
 
 @pytest.mark.parametrize("by", ["id", "caller"])
-@in_virtual_time
-async def test_a_load_that_others_wait_for_survives_those_that_caused_it(by: str):
-    async with House("a") as house:
-        causing = [house.submit("a", caller="me") for _ in range(3)]
-        await sleep_until(0.5)
-        waiting = house.submit("a", caller="them")
-        await sleep_until(1.0)
-        cancelled = [house.worker.cancel(ticket.sequence) for ticket in causing] if by == "id" else house.worker.cancel_caller("me")
-        assert len(cancelled) == 3
-        assert text_of(await body_of(waiting)) == FULL_TEXT
-        assert house.now == 3.0
-        assert [record.kind for record in house.ollama.control] == ["load"]
+@in_house("a")
+async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: House, by: str):
+    causing = [house.submit("a", caller="me") for _ in range(3)]
+    await sleep_until(0.5)
+    waiting = house.submit("a", caller="them")
+    await sleep_until(1.0)
+    cancelled = [house.worker.cancel(ticket.sequence) for ticket in causing] if by == "id" else house.worker.cancel_caller("me")
+    assert len(cancelled) == 3
+    assert text_of(await body_of(waiting)) == FULL_TEXT
+    assert house.now == 3.0
+    assert [record.kind for record in house.ollama.control] == ["load"]
 
 
-@in_virtual_time
-async def test_cancelling_twice_is_the_same_as_once():
-    async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a")
-        await settle()
-        answers = [house.worker.cancel(ticket.sequence) for _ in range(2)]
-        await settle()
-        assert [*answers, house.worker.cancel(ticket.sequence)] == [True] * 3
+@in_house("a", resident=("a",))
+async def test_cancelling_twice_is_the_same_as_once(house: House):
+    ticket = house.submit("a")
+    await settle()
+    answers = [house.worker.cancel(ticket.sequence) for _ in range(2)]
+    await settle()
+    assert [*answers, house.worker.cancel(ticket.sequence)] == [True] * 3
 
 
-@in_virtual_time
-async def test_what_has_ended_otherwise_or_never_was_cannot_be_cancelled():
-    async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a")
-        await body_of(ticket)
-        assert house.worker.cancel(ticket.sequence) is False
-        await settle()
-        assert house.worker.cancel(ticket.sequence) is False
-        assert house.worker.cancel(Sequence(999)) is False
-        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+@in_house("a", resident=("a",))
+async def test_what_has_ended_otherwise_or_never_was_cannot_be_cancelled(house: House):
+    ticket = house.submit("a")
+    await body_of(ticket)
+    assert house.worker.cancel(ticket.sequence) is False
+    await settle()
+    assert house.worker.cancel(ticket.sequence) is False
+    assert house.worker.cancel(Sequence(999)) is False
+    assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
 
 
-@in_virtual_time
-async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses():
-    async with House("a", resident=("a",)) as house:
-        mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
-        theirs = house.submit("a", caller="them", request_id="req_shared")
-        cancel = house.worker.cancel_request
-        assert cancel(RequestId("req_unknown"), caller=None) is None
-        assert cancel(RequestId("req_shared"), caller="stranger") is None
-        assert cancel(RequestId("req_shared"), caller="me") is True
-        assert text_of(await body_of(theirs)) == FULL_TEXT
-        assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 2
-        assert cancel(RequestId("req_shared"), caller=None) is True
-        assert cancel(RequestId("req_shared"), caller="them") is False
+@in_house("a", resident=("a",))
+async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(house: House):
+    mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
+    theirs = house.submit("a", caller="them", request_id="req_shared")
+    cancel = house.worker.cancel_request
+    assert cancel(RequestId("req_unknown"), caller=None) is None
+    assert cancel(RequestId("req_shared"), caller="stranger") is None
+    assert cancel(RequestId("req_shared"), caller="me") is True
+    assert text_of(await body_of(theirs)) == FULL_TEXT
+    assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 2
+    assert cancel(RequestId("req_shared"), caller=None) is True
+    assert cancel(RequestId("req_shared"), caller="them") is False
 
 
 @for_each("at_s", [0.0, 0.2, 0.7])
-@in_virtual_time
-async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(at_s: float):
-    async with House("a", resident=("a",)) as house:
-        first = await house.worker.enqueue_external("hello", "a", caller="script")
-        second = await house.worker.enqueue_internal("hello", "a")
-        await sleep_until(at_s)
-        second.cancel()
-        first.cancel()
-        await asyncio.sleep(3)
-        assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 2
-        assert {call.ended_at for call in house.ollama.calls} <= {at_s}
+@in_house("a", resident=("a",))
+async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(house: House, at_s: float):
+    first = await house.worker.enqueue_external("hello", "a", caller="script")
+    second = await house.worker.enqueue_internal("hello", "a")
+    await sleep_until(at_s)
+    second.cancel()
+    first.cancel()
+    await asyncio.sleep(3)
+    assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 2
+    assert {call.ended_at for call in house.ollama.calls} <= {at_s}
 
 
-@in_virtual_time
-async def test_a_future_that_is_cancelled_at_once_is_never_executed():
-    async with House("a", resident=("a",)) as house:
-        futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
-        for future in futures[:-1]:
-            assert future.cancel()
-        await futures[-1]
-        await asyncio.sleep(5)
-        assert len(house.ollama.calls) == 1
+@in_house("a", resident=("a",))
+async def test_a_future_that_is_cancelled_at_once_is_never_executed(house: House):
+    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
+    for future in futures[:-1]:
+        assert future.cancel()
+    await futures[-1]
+    await asyncio.sleep(5)
+    assert len(house.ollama.calls) == 1
 
 
-@in_virtual_time
-async def test_a_preempted_item_that_is_cancelled_while_it_stops_does_not_come_back():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a")
-        await sleep_until(0.5)
-        internal = house.internal("a")
-        house.worker.cancel(external.sequence)
-        await body_of(internal)
-        await asyncio.sleep(3)
-        assert house.now == 4.5
-        assert len(house.ollama.calls) == 2
+@in_house("a", resident=("a",))
+async def test_a_preempted_item_that_is_cancelled_while_it_stops_does_not_come_back(house: House):
+    external = house.submit("a")
+    await sleep_until(0.5)
+    internal = house.internal("a")
+    house.worker.cancel(external.sequence)
+    await body_of(internal)
+    await asyncio.sleep(3)
+    assert house.now == 4.5
+    assert len(house.ollama.calls) == 2
 
 
-@in_virtual_time
-async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped():
-    async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a", stream=True)
-        await sleep_until(0.5)
-        ticket.reply.abandon()
-        house.worker.cancel(ticket.sequence)
-        await settle()
-        assert ticket.reply.unread_bytes == 0
-        assert house.ollama.calls[0].ended_at == 0.5
-        with pytest.raises(CallerGone):
-            await ticket.reply.take()
+@in_house("a", resident=("a",))
+async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped(house: House):
+    ticket = house.submit("a", stream=True)
+    await sleep_until(0.5)
+    ticket.reply.abandon()
+    house.worker.cancel(ticket.sequence)
+    await settle()
+    assert ticket.reply.unread_bytes == 0
+    assert house.ollama.calls[0].ended_at == 0.5
+    with pytest.raises(CallerGone):
+        await ticket.reply.take()
 
 
 async def _is_told(ticket: Ticket) -> None:
@@ -194,43 +183,40 @@ async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resid
         assert text_of(await body_of(house.submit("a", caller="me"))) == FULL_TEXT
 
 
-@in_virtual_time
-async def test_all_that_a_caller_has_is_given_up_and_nobody_elses():
-    async with House("a", "b", resident=("a",)) as house:
-        mine = [house.submit("a", caller="me", request_id="req_1"), house.submit("b", caller="me", request_id="req_2")]
-        mine.append(house.internal("a", caller="me", request_id="req_3"))
-        theirs = house.submit("a", caller="them", request_id="req_1")
-        await sleep_until(0.5)
-        assert house.worker.cancel_caller("stranger") == []
-        assert house.worker.cancel_caller("me") == ["req_1", "req_2", "req_3"]
-        assert text_of(await body_of(theirs)) == FULL_TEXT
-        assert house.now == 1.5
-        assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 3
-        assert house.worker.cancel_caller("me") == []
-        assert house.ollama.control == []
+@in_house("a", "b", resident=("a",))
+async def test_all_that_a_caller_has_is_given_up_and_nobody_elses(house: House):
+    mine = [house.submit("a", caller="me", request_id="req_1"), house.submit("b", caller="me", request_id="req_2")]
+    mine.append(house.internal("a", caller="me", request_id="req_3"))
+    theirs = house.submit("a", caller="them", request_id="req_1")
+    await sleep_until(0.5)
+    assert house.worker.cancel_caller("stranger") == []
+    assert house.worker.cancel_caller("me") == ["req_1", "req_2", "req_3"]
+    assert text_of(await body_of(theirs)) == FULL_TEXT
+    assert house.now == 1.5
+    assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 3
+    assert house.worker.cancel_caller("me") == []
+    assert house.ollama.control == []
 
 
-@in_virtual_time
-async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_together():
-    async with House("a", "b", "c", resident=("a",)) as house:
-        tickets = [house.submit(model, caller="me", request_id=f"req_{model}") for model in "abcb"]
-        await sleep_until(0.5)
-        assert len(house.worker.cancel_caller("me")) == 4
-        await asyncio.sleep(30)
-        assert house.ollama.control == []
-        assert len(house.ollama.calls) == 1
-        assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
+@in_house("a", "b", "c", resident=("a",))
+async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_together(house: House):
+    tickets = [house.submit(model, caller="me", request_id=f"req_{model}") for model in "abcb"]
+    await sleep_until(0.5)
+    assert len(house.worker.cancel_caller("me")) == 4
+    await asyncio.sleep(30)
+    assert house.ollama.control == []
+    assert len(house.ollama.calls) == 1
+    assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
 
 
 @for_each("at_s", [0.0, 0.2, 0.7])
-@in_virtual_time
-async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(at_s: float):
-    async with House("a", resident=("a",)) as house:
-        futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
-        kept = await house.worker.enqueue_internal("hello", "a")
-        await sleep_until(at_s)
-        assert len((await cancel_caller(house.gateway, "script")).requests) == 2
-        for future in futures:
-            with pytest.raises(CallerGone):
-                await future
-        assert (await kept).output == FULL_TEXT
+@in_house("a", resident=("a",))
+async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(house: House, at_s: float):
+    futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
+    kept = await house.worker.enqueue_internal("hello", "a")
+    await sleep_until(at_s)
+    assert len((await cancel_caller(house.gateway, "script")).requests) == 2
+    for future in futures:
+        with pytest.raises(CallerGone):
+            await future
+    assert (await kept).output == FULL_TEXT

@@ -19,7 +19,7 @@ from hearth.types import MIB
 from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, settings_with, settle
+from tests.worker.house import House, in_house, settings_with, settle
 
 AT_MOST_S = 5000.0
 
@@ -58,25 +58,23 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("stays_s", [0.5, 5.5, AT_MOST_S])
-@in_virtual_time
-async def test_nothing_is_left_of_a_request_whose_caller_leaves_or_stays(uncollected, stream, stays_s):
-    async with House("a", resident=("a",)) as house:
-        before = alive()
-        answered = await ask(house, stream=stream, stays_s=stays_s)
-        assert answered == (200 if stays_s > (1.0 if stream else 20.0) else 0)
-        assert alive() == before
+@in_house("a", resident=("a",))
+async def test_nothing_is_left_of_a_request_whose_caller_leaves_or_stays(house: House, uncollected, stream, stays_s):
+    before = alive()
+    answered = await ask(house, stream=stream, stays_s=stays_s)
+    assert answered == (200 if stays_s > (1.0 if stream else 20.0) else 0)
+    assert alive() == before
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("fault", CallFault)
-@in_virtual_time
-async def test_nothing_is_left_of_a_request_that_the_model_server_fails(uncollected, stream, fault):
-    async with House("a", resident=("a",)) as house:
-        before = alive()
-        house.ollama.next_calls(*(fault,) * 9)
-        await ask(house, stream=stream)
-        assert alive() == before
-        await house.ollama.settled()
+@in_house("a", resident=("a",))
+async def test_nothing_is_left_of_a_request_that_the_model_server_fails(house: House, uncollected, stream, fault):
+    before = alive()
+    house.ollama.next_calls(*(fault,) * 9)
+    await ask(house, stream=stream)
+    assert alive() == before
+    await house.ollama.settled()
 
 
 @in_virtual_time

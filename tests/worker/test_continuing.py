@@ -6,9 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from random import Random
-from typing import Any
-
-import pytest
+from typing import Any, TypeAlias
 
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
@@ -24,7 +22,7 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, Service
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
-from tests.worker.house import House, body_of, settings_with, settle
+from tests.worker.house import House, body_of, heard, settings_with, settle, text_of
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten")
 TEXT = "".join(WORDS)
@@ -134,25 +132,33 @@ def house_of(model: Callable[[BackendCall], Service], **more: Any) -> House:
     return House(FakeModel(name="m"), "b", resident=("m",), service=model, settings=more.pop("settings", AT_ONCE), **more)
 
 
-async def heard(ticket: Ticket) -> tuple[bytes, HearthError | None]:
-    """All that reaches the caller, and the error that it ends with."""
-    parts: list[bytes] = []
-    try:
-        await ticket.reply.head()
-        while chunks := await ticket.reply.take():
-            parts.extend(chunks)
-    except HearthError as error:
-        return b"".join(parts), error
-    return b"".join(parts), None
+Heard: TypeAlias = "asyncio.Future[tuple[bytes, HearthError | None]]"
 
 
-async def interrupt(house: House, at: float, model: str = "m") -> None:
-    await sleep_until(at)
-    await body_of(house.submit(model, lane=Lane.INTERNAL))
+def listening_to(house: House, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, **more: Any) -> Heard:
+    return asyncio.ensure_future(heard(streaming(house, path, ways, **more)))
 
 
-def texts(data: bytes) -> str:
-    return "".join(json.loads(line)["response"] for line in data.splitlines())
+async def interrupted(
+    house: House, *at: float, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, model: str = "m", **more: Any
+) -> tuple[bytes, HearthError | None]:
+    """What the caller of one stream gets that internal work interrupts so long after its start."""
+    began_at, listening = house.now, listening_to(house, path, ways, **more)
+    for after_s in at:
+        await house.interrupt(began_at + after_s, model)
+    return await listening
+
+
+def how(house: House) -> list[Way]:
+    """In which ways streams went on."""
+    return [event.how for event in house.events.of(ItemResumed)]
+
+
+REPLAY_FIRST, CONTINUE_FIRST = (Way.REPLAY, Way.CONTINUE), (Way.CONTINUE, Way.REPLAY)
+CALL = '["find", {"city": "Rome"}]'
+GENERATE, MESSAGES = "/api/generate", "/v1/messages"
+SENT = "".join(WORDS[:3])
+"""What a caller has after 3.5 s."""
 
 
 @for_each("path", ROUTES)
@@ -162,23 +168,19 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
     async with house_of(model) as house:
         ticket = streaming(house, path)
         listening = asyncio.ensure_future(heard(ticket))
-        await interrupt(house, 7.5)
+        await house.interrupt(7.5, "m")
         said, error = await listening
         assert error is None
         assert told(path, said).answer == expected(path, model.answer)
         (resumed,) = house.events.of(ItemResumed)
         assert (resumed.how, resumed.verified_chars, resumed.diverged) == (Way.CONTINUE, 0, False)
         assert resumed.again_tokens > 0
-        rest = json.loads(house.ollama.calls[2].body)
-        assert house.ollama.calls[2].path == "/api/generate"
-        assert TEXT.startswith(rest["prompt"].rpartition(ASSISTANT)[2])
-        assert model.asked == 1
+        asked = house.ollama.calls[2]
+        assert (asked.path, model.asked) == (GENERATE, 1)
+        assert TEXT.startswith(json.loads(asked.body)["prompt"].rpartition(ASSISTANT)[2])
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 1)
         assert ended.output_tokens == len(WORDS)
-
-
-CALL = '["find", {"city": "Rome"}]'
 
 
 @for_each("calls", [(), (CALL,)])
@@ -187,27 +189,23 @@ CALL = '["find", {"city": "Rome"}]'
 async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(path: str, calls: tuple[str, ...]):
     model = Model(calls=calls)
     async with house_of(model) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, path, **offering(path))))
-        await interrupt(house, 7.5)
-        await interrupt(house, 12.5, "b")
+        listening = listening_to(house, path, **offering(path))
+        await house.interrupt(7.5, "m")
+        await house.interrupt(12.5, "b")
         said, error = await listening
         assert error is None
         reason = TOLD_BY.get(path, "stop") if calls else "stop"
         assert told(path, said).answer == Answer(parts=model.answer.parts, reason=reason)
-        assert [event.how for event in house.events.of(ItemResumed)] == [Way.CONTINUE, Way.CONTINUE]
+        assert how(house) == [Way.CONTINUE, Way.CONTINUE]
         assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [path, "/api/chat", "/api/chat"]
 
 
 @in_virtual_time
 async def test_a_call_that_begins_after_the_text_was_continued_finishes_first_since_no_replay_would_say_it_again():
-    model = Model(replays=(" another", " text"), calls=(CALL,))
-    async with house_of(model) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, "/api/chat", (Way.CONTINUE, Way.REPLAY), **offering("/api/chat"))))
-        await interrupt(house, 7.5)
-        await interrupt(house, 13.0)  # between the call and the end
-        said, error = await listening
-        assert error is None
-        assert told("/api/chat", said).answer.parts == model.answer.parts
+    model, path = Model(replays=(" another", " text"), calls=(CALL,)), "/api/chat"
+    async with house_of(model) as house:  # at 13.0 it is between the call and the end
+        said, error = await interrupted(house, 7.5, 13.0, path=path, ways=CONTINUE_FIRST, **offering(path))
+        assert (error, told(path, said).answer.parts) == (None, model.answer.parts)
         assert len(house.events.of(ItemInterrupted)) == 1
 
 
@@ -219,87 +217,51 @@ async def test_where_a_template_closes_an_answer_that_was_begun_a_stream_with_to
 
     async with house_of(Model()) as house:
         house.ollama.render = closing
-        listening = asyncio.ensure_future(heard(streaming(house, "/v1/messages", **offering("/v1/messages"))))
-        await interrupt(house, 7.5)
-        said, error = await listening
-        assert (error, told("/v1/messages", said).answer.text) == (None, TEXT)
-        assert len(house.events.of(ItemHeld)) == 1
-        assert house.events.of(ItemInterrupted) == []
-
-
-@in_virtual_time
-async def test_an_interruption_sends_the_cancel_at_once_and_the_urgent_call_starts_within_50_ms():
-    async with house_of(Model()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, "/v1/messages")))
-        await interrupt(house, 6.25)
-        await listening
-        assert house.ollama.calls[0].ended_at == 6.25
-        urgent = [event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL]
-        assert urgent[0] <= 6.25 + 0.05
+        said, error = await interrupted(house, 7.5, path=MESSAGES, **offering(MESSAGES))
+        assert (error, told(MESSAGES, said).answer.text) == (None, TEXT)
+        assert (len(house.events.of(ItemHeld)), house.events.of(ItemInterrupted)) == (1, [])
 
 
 @in_virtual_time
 async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_again():
     async with house_of(Model()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house)))
+        listening = listening_to(house)
         await sleep_until(3.5)
         house.ollama.render_s = 5.0
-        urgent = house.submit("m", lane=Lane.INTERNAL)
+        urgent = house.internal("m")
         await sleep_until(4.0)
         house.ollama.render_s = 0.0
         await body_of(urgent)
-        dispatched = [event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL]
-        assert dispatched[0] <= 3.5 + 0.05
+        assert house.ollama.calls[0].ended_at == 3.5
+        assert next(event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL) <= 3.5 + 0.05
         said, error = await listening
-        assert (texts(said), error) == (TEXT, None)
+        assert (text_of(said), error) == (TEXT, None)
 
 
-@pytest.mark.parametrize("other", ["m", "b"])
+@for_each("other", ["m", "b"])
 @in_virtual_time
 async def test_it_may_be_interrupted_again_and_again(other: str):
     async with house_of(Model(words=WORDS * 3)) as house:
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        for at in (3.5, 12.5, 20.25):
-            await interrupt(house, at, other)
-        said, error = await listening
-        assert (texts(said), error) == (TEXT * 3, None)
-        assert [event.how for event in house.events.of(ItemResumed)] == [Way.CONTINUE] * len(house.events.of(ItemInterrupted))
-        assert len(house.events.of(ItemInterrupted)) == 3
+        said, error = await interrupted(house, 3.5, 12.5, 20.25, model=other)
+        assert (text_of(said), error) == (TEXT * 3, None)
+        assert (how(house), len(house.events.of(ItemInterrupted))) == ([Way.CONTINUE] * 3, 3)
 
 
 @in_virtual_time
 async def test_before_the_first_word_there_is_nothing_to_continue_and_any_answer_will_do():
-    path = "/v1/messages"
-    model = Model(replays=(" another", " answer"))
-    async with house_of(model) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, path)))
-        await interrupt(house, 2.5)
-        said, error = await listening
-        assert error is None
-        assert told(path, said).answer == Answer(parts=(("content", " another answer"),))
+    async with house_of(Model(replays=(" another", " answer"))) as house:
+        said, error = await interrupted(house, 2.5, path=MESSAGES)
+        assert (error, told(MESSAGES, said).answer) == (None, Answer(parts=(("content", " another answer"),)))
 
 
+@for_each(("replays", "way"), [((" one", " elephants"), Way.CONTINUE), ((), Way.REPLAY)])
 @in_virtual_time
-async def test_a_replay_that_differs_is_continued_from_what_was_sent():
-    model = Model(replays=(" one", " elephants"))
-    async with house_of(model) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, ways=(Way.REPLAY, Way.CONTINUE))))
-        await interrupt(house, 4.5)
-        said, error = await listening
-        assert (texts(said), error) == (TEXT, None)
-        (resumed,) = house.events.of(ItemResumed)
-        assert (resumed.how, resumed.diverged) == (Way.CONTINUE, True)
+async def test_a_replay_that_differs_is_continued_from_what_was_sent_and_one_that_reproduces_is_not(replays: tuple[str, ...], way: Way):
+    async with house_of(Model(replays=replays)) as house:
+        said, error = await interrupted(house, 4.5, ways=REPLAY_FIRST)
+        assert (text_of(said), error) == (TEXT, None)
+        assert [(event.how, event.diverged) for event in house.events.of(ItemResumed)] == [(way, way is Way.CONTINUE)]
         assert house.events.of(ItemDiverged) == []
-
-
-@in_virtual_time
-async def test_a_replay_that_reproduces_is_not_continued():
-    async with house_of(Model()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, ways=(Way.REPLAY, Way.CONTINUE))))
-        await interrupt(house, 4.5)
-        said, error = await listening
-        assert (texts(said), error) == (TEXT, None)
-        assert [event.how for event in house.events.of(ItemResumed)] == [Way.REPLAY]
 
 
 @in_virtual_time
@@ -308,61 +270,55 @@ async def test_a_model_that_often_replays_something_else_is_not_replayed_any_mor
     settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, "preempt_finish_bound_s": 60.0})
     async with house_of(model, settings=settings) as house:
         for _ in range(4):
-            model.asked, began_at = 0, house.now
-            listening = asyncio.ensure_future(heard(streaming(house, ways=(Way.REPLAY, Way.CONTINUE))))
-            await interrupt(house, began_at + 4.5)
-            assert (await listening)[1] is None
+            model.asked = 0
+            assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
         assert [event.diverged for event in house.events.of(ItemResumed)] == [True, True, True, False]
-        model.asked, began_at, interrupted = 0, house.now, len(house.events.of(ItemInterrupted))
-        listening = asyncio.ensure_future(heard(streaming(house, ways=(Way.REPLAY,))))
-        await interrupt(house, began_at + 4.5)
-        assert texts((await listening)[0]) == TEXT
-        assert len(house.events.of(ItemInterrupted)) == interrupted, "what could only be replayed finishes"
+        model.asked, interruptions = 0, len(house.events.of(ItemInterrupted))
+        assert text_of((await interrupted(house, 4.5, ways=(Way.REPLAY,)))[0]) == TEXT
+        assert len(house.events.of(ItemInterrupted)) == interruptions, "what could only be replayed finishes"
         assert len(house.events.of(ItemHeld)) == 1
 
 
-@pytest.mark.parametrize(("ways", "how"), [(ONLY, None), ((Way.CONTINUE, Way.REPLAY), Way.REPLAY)])
+@for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, [Way.REPLAY] * 2)])
 @in_virtual_time
-async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(ways: tuple[Way, ...], how: Way | None):
+async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(
+    ways: tuple[Way, ...], resumed: list[Way]
+):
     async with house_of(Model()) as house:
         house.ollama.render = lambda *_: None
         for _ in range(2):
-            began_at = house.now
-            listening = asyncio.ensure_future(heard(streaming(house, ways=ways)))
-            await interrupt(house, began_at + 3.5)
-            said, error = await listening
-            assert (texts(said), error) == (TEXT, None)
-        assert [event.how for event in house.events.of(ItemResumed)] == ([] if how is None else [how, how])
-        assert len(house.ollama.renderings) == 1
+            said, error = await interrupted(house, 3.5, ways=ways)
+            assert (text_of(said), error) == (TEXT, None)
+        assert (how(house), len(house.ollama.renderings)) == (resumed, 1)
 
 
-@pytest.mark.parametrize(("ways", "ends"), [(ONLY, StreamDiverged), ((Way.CONTINUE, Way.REPLAY), None)])
+@for_each(("ways", "ends"), [(ONLY, StreamDiverged), (CONTINUE_FIRST, None)])
 @in_virtual_time
 async def test_a_template_that_was_changed_meanwhile_is_not_continued_with(ways: tuple[Way, ...], ends: type[HearthError] | None):
     async with house_of(Model()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, ways=ways)))
+        listening = listening_to(house, ways=ways)
         await sleep_until(3.5)
-        urgent = house.submit("m", lane=Lane.INTERNAL)
+        urgent = house.internal("m")
         await settle()
         house.ollama.render = lambda path, body, at: wire.rendering(path, {**body, "prompt": "something else"}, at)
         await body_of(urgent)
         said, error = await listening
         assert (type(error) if error else None) is ends
-        assert texts(said) == ("".join(WORDS[:3]) if ends else TEXT)
+        assert text_of(said) == (SENT if ends else TEXT)
 
 
-@pytest.mark.parametrize("ways", [ONLY, (Way.CONTINUE, Way.REPLAY)])
+@for_each("ways", [ONLY, CONTINUE_FIRST])
 @in_virtual_time
 async def test_another_model_of_the_same_name_neither_continues_nor_replays(ways: tuple[Way, ...]):
     async with house_of(Model()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, ways=ways)))
+        listening = listening_to(house, ways=ways)
         await sleep_until(3.5)
-        urgent = [house.submit("m", lane=Lane.INTERNAL) for _ in range(8)]  # until the model server was looked at again
+        urgent = [house.internal("m") for _ in range(8)]  # until the model server was looked at again
         house.ollama.pulled += 1
         await body_of(urgent[-1])
         said, error = await listening
         assert isinstance(error, StreamDiverged)
-        assert texts(said) == "".join(WORDS[:3])
+        assert text_of(said) == SENT
 
 
 @in_virtual_time
@@ -374,11 +330,8 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
             return Service()
 
     async with house_of(Full()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, ways=(Way.CONTINUE, Way.REPLAY))))
-        await interrupt(house, 3.5)
-        said, error = await listening
-        assert (texts(said), error) == (TEXT, None)
-        assert [event.how for event in house.events.of(ItemResumed)] == [Way.REPLAY]
+        said, error = await interrupted(house, 3.5, ways=CONTINUE_FIRST)
+        assert (text_of(said), error, how(house)) == (TEXT, None, [Way.REPLAY])
 
 
 @in_virtual_time
@@ -387,16 +340,12 @@ async def test_an_open_tool_call_or_thought_finishes_first():
         def __call__(self, call: BackendCall) -> Service:
             if not json.loads(call.body)["stream"]:
                 return Service(service_s=1.0)
-            run = Pieces(rng=Random(1))
-            frames = tuple(stream(call.path, Answer(parts=(("thinking", TEXT),)), run))
+            frames = tuple(stream(call.path, Answer(parts=(("thinking", TEXT),)), Pieces(rng=Random(1))))
             return Service(frames=frames, first_byte_s=1.0, service_s=float(len(frames)))
 
     async with house_of(Thinking()) as house:
-        listening = asyncio.ensure_future(heard(streaming(house, "/v1/messages")))
-        await interrupt(house, 6.5)
-        said, error = await listening
-        assert error is None
-        assert told("/v1/messages", said).answer.text == TEXT
+        said, error = await interrupted(house, 6.5, path=MESSAGES)
+        assert (error, told(MESSAGES, said).answer.text) == (None, TEXT)
         assert house.events.of(ItemInterrupted) == []
 
 
@@ -404,10 +353,8 @@ async def test_an_open_tool_call_or_thought_finishes_first():
 async def test_a_server_that_dies_before_the_rest_begins_is_asked_once_more():
     async with house_of(Model()) as house:
         house.ollama.next_calls(None, None, CallFault.GONE_BEFORE_HEAD)
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        await interrupt(house, 3.5)
-        said, error = await listening
-        assert (texts(said), error) == (TEXT, None)
+        said, error = await interrupted(house, 3.5)
+        assert (text_of(said), error) == (TEXT, None)
 
 
 @for_each("fault", [CallFault.GONE_MID_STREAM, CallFault.NO_DONE, CallFault.ERROR_LINE])
@@ -415,54 +362,39 @@ async def test_a_server_that_dies_before_the_rest_begins_is_asked_once_more():
 async def test_a_rest_that_breaks_off_ends_the_stream_with_an_error_after_right_text(fault: CallFault):
     async with house_of(Model()) as house:
         house.ollama.next_calls(None, None, fault)
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        await interrupt(house, 3.5)
-        said, error = await listening
+        said, error = await interrupted(house, 3.5)
         assert error is not None
         assert error.retryable
         assert isinstance(error, BackendGone) or fault is CallFault.ERROR_LINE
-        assert TEXT.startswith(texts(said))
-        assert len(texts(said)) > len("".join(WORDS[:3]))
+        assert TEXT.startswith(text_of(said))
+        assert len(text_of(said)) > len(SENT)
 
 
+@for_each("rendering", [False, True])
 @in_virtual_time
-async def test_a_caller_who_leaves_during_the_rest_frees_the_model():
-    async with house_of(Model()) as house:
-        ticket = streaming(house)
-        listening = asyncio.ensure_future(heard(ticket))
-        await interrupt(house, 3.5)
-        await sleep_until(6.75)
-        house.worker.cancel(ticket.sequence)
-        await listening
-        await settle()
-        assert (house.ollama.calls[2].ended_at, house.ollama.calls[2].ending) == (6.75, Ending.CLOSED)
-
-
-@in_virtual_time
-async def test_a_caller_who_leaves_while_the_prompt_is_rendered_frees_the_model():
+async def test_a_caller_who_leaves_during_the_rest_or_while_the_prompt_is_rendered_frees_the_model(rendering: bool):
     async with house_of(Model()) as house:
         ticket = streaming(house)
         listening = asyncio.ensure_future(heard(ticket))
         await sleep_until(3.5)
-        house.ollama.render_s = 5.0
-        urgent = house.submit("m", lane=Lane.INTERNAL)
-        await settle()
+        house.ollama.render_s = 5.0 if rendering else 0.0
+        urgent = house.internal("m")
+        await (settle() if rendering else sleep_until(6.75))
         house.worker.cancel(ticket.sequence)
         await body_of(urgent)
         await listening
         assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
-        assert len(house.ollama.calls) == 2
+        expected_calls = [] if rendering else [(6.75, Ending.CLOSED)]
+        assert [(call.ended_at, call.ending) for call in house.ollama.calls[2:]] == expected_calls
 
 
 @in_virtual_time
 async def test_a_rest_without_a_word_is_an_end():
     model = Model(words=WORDS[:3])
     async with house_of(model) as house:
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        await interrupt(house, 3.5)
-        said, error = await listening
-        assert (texts(said), error) == ("".join(WORDS[:3]), None)
-        assert told("/api/generate", said).answer == model.answer
+        said, error = await interrupted(house, 3.5)
+        assert (text_of(said), error) == (SENT, None)
+        assert told(GENERATE, said).answer == model.answer
 
 
 @in_virtual_time
@@ -470,7 +402,7 @@ async def test_what_a_resumed_stream_is_expected_to_take_counts_the_text_so_far_
     async with house_of(Model(words=WORDS * 3)) as house:
         ticket = streaming(house)
         listening = asyncio.ensure_future(heard(ticket))
-        await interrupt(house, 12.5)
+        await house.interrupt(12.5, "m")
         await sleep_until(15.0)
         entry = house.worker.scheduler.state.entries[ticket.sequence]
         assert entry.kept_tokens == 12
@@ -508,12 +440,9 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
             if not model.answer.text:
                 continue
             began_at = house.now
-            listening = asyncio.ensure_future(
-                heard(streaming(house, path, rng.choice((ONLY, (Way.CONTINUE, Way.REPLAY))), **more, **tools))
-            )
+            listening = listening_to(house, path, rng.choice((ONLY, CONTINUE_FIRST)), **more, **tools)
             for _ in range(rng.randint(1, 3)):
-                await sleep_until(began_at + rng.uniform(0.0, 2.0 * len(model.words)))
-                await body_of(house.submit(rng.choice(("m", "b")), lane=Lane.INTERNAL))
+                await house.interrupt(began_at + rng.uniform(0.0, 2.0 * len(model.words)), rng.choice(("m", "b")))
             said, error = await listening
             wrong += error is not None or told(path, said).answer.parts != expected(path, model.answer).parts
         interruptions = len(house.events.of(ItemInterrupted))

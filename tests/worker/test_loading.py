@@ -13,7 +13,7 @@ from hearth.events import SwapFailed as SwapFailedEvent
 from hearth.types import LoadOptions, Outcome
 from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, text_of
 
 SHORT_SWAPS = settings_with(gpu={"swap_timeout_s": 10.0})
 
@@ -22,15 +22,14 @@ def kinds(house: House) -> list[str]:
     return [f"{record.kind} {record.model}" for record in house.ollama.control]
 
 
-@in_virtual_time
-async def test_a_swap_unloads_first_and_loads_then_and_is_reported_with_its_time():
-    async with House("a", "b", resident=("a",)) as house:
-        await body_of(house.submit("b"))
-        assert house.now == 0.5 + 2.0 + 1.0
-        assert kinds(house) == ["unload a:latest", "load b:latest"]
-        (started,), (completed,) = house.events.of(SwapStarted), house.events.of(SwapCompleted)
-        assert (started.from_models, started.to_model, started.why) == (("a:latest",), "b:latest", "waiting")
-        assert (completed.from_models, completed.to_model, completed.swap_s) == (("a:latest",), "b:latest", 2.5)
+@in_house("a", "b", resident=("a",))
+async def test_a_swap_unloads_first_and_loads_then_and_is_reported_with_its_time(house: House):
+    await body_of(house.submit("b"))
+    assert house.now == 0.5 + 2.0 + 1.0
+    assert kinds(house) == ["unload a:latest", "load b:latest"]
+    (started,), (completed,) = house.events.of(SwapStarted), house.events.of(SwapCompleted)
+    assert (started.from_models, started.to_model, started.why) == (("a:latest",), "b:latest", "waiting")
+    assert (completed.from_models, completed.to_model, completed.swap_s) == (("a:latest",), "b:latest", 2.5)
 
 
 @in_virtual_time
@@ -46,108 +45,99 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
         assert (completed.swap_s, sorted(completed.from_models)) == (5.0, ["a:latest", "b:latest"])
 
 
-@in_virtual_time
-async def test_a_load_that_fails_twice_fails_all_who_wait_for_it_each_with_an_error_of_its_own():
-    async with House("a", "b", resident=("b",)) as house:
-        house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)
-        tickets = [house.submit("a") for _ in range(3)]
-        failures = await asyncio.gather(*map(body_of, tickets), return_exceptions=True)
-        assert len({id(failure) for failure in failures}) == 3
-        for failure in failures:
-            assert isinstance(failure, SwapFailed)
-            assert (failure.status, failure.retry_after_s) == (503, 30.0)
-            assert "signal: killed" in failure.message
-        assert len(house.events.of(SwapFailedEvent)) == 2
-        assert house.events.of(SwapCompleted) == []
-        await body_of(house.submit("b"))
-        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+@in_house("a", "b", resident=("b",))
+async def test_a_load_that_fails_twice_fails_all_who_wait_for_it_each_with_an_error_of_its_own(house: House):
+    house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)
+    tickets = [house.submit("a") for _ in range(3)]
+    failures = await asyncio.gather(*map(body_of, tickets), return_exceptions=True)
+    assert len({id(failure) for failure in failures}) == 3
+    for failure in failures:
+        assert isinstance(failure, SwapFailed)
+        assert (failure.status, failure.retry_after_s) == (503, 30.0)
+        assert "signal: killed" in failure.message
+    assert len(house.events.of(SwapFailedEvent)) == 2
+    assert house.events.of(SwapCompleted) == []
+    await body_of(house.submit("b"))
+    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
 
 
 @pytest.mark.parametrize("fault", [LoadFault.NEVER, LoadFault.LATE])
-@in_virtual_time
-async def test_a_load_that_does_not_end_in_time_is_a_failure_and_never_a_success(fault: LoadFault):
-    async with House("a", settings=SHORT_SWAPS) as house:
-        house.ollama.next_loads(fault)
-        with pytest.raises(SwapTimedOut):
-            await body_of(house.submit("a"))
-        assert house.now == 10.0
-        (failed,) = house.events.of(SwapFailedEvent)
-        assert (failed.reason, failed.swap_s) == ("swap_timeout", 10.0)
-        assert house.events.of(SwapCompleted) == []
-        gpu = house.gpu_status
-        assert (gpu["loaded_model"], gpu["current_swap"], gpu["residents"]) == (None, None, [])
-        await sleep_until(12.0)
+@in_house("a", settings=SHORT_SWAPS)
+async def test_a_load_that_does_not_end_in_time_is_a_failure_and_never_a_success(house: House, fault: LoadFault):
+    house.ollama.next_loads(fault)
+    with pytest.raises(SwapTimedOut):
+        await body_of(house.submit("a"))
+    assert house.now == 10.0
+    (failed,) = house.events.of(SwapFailedEvent)
+    assert (failed.reason, failed.swap_s) == ("swap_timeout", 10.0)
+    assert house.events.of(SwapCompleted) == []
+    gpu = house.gpu_status
+    assert (gpu["loaded_model"], gpu["current_swap"], gpu["residents"]) == (None, None, [])
+    await sleep_until(12.0)
 
 
-@in_virtual_time
-async def test_a_model_that_is_there_after_our_timeout_is_found_and_used():
-    async with House("a", settings=SHORT_SWAPS) as house:
-        house.ollama.next_loads(LoadFault.LATE)
-        with pytest.raises(SwapTimedOut):
-            await body_of(house.submit("a"))
-        await sleep_until(16.0)
-        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-        assert (house.now, kinds(house)) == (17.0, ["load a:latest"])
+@in_house("a", settings=SHORT_SWAPS)
+async def test_a_model_that_is_there_after_our_timeout_is_found_and_used(house: House):
+    house.ollama.next_loads(LoadFault.LATE)
+    with pytest.raises(SwapTimedOut):
+        await body_of(house.submit("a"))
+    await sleep_until(16.0)
+    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    assert (house.now, kinds(house)) == (17.0, ["load a:latest"])
 
 
-@in_virtual_time
-async def test_a_load_that_never_ends_holds_other_models_up_no_longer_than_its_timeout():
-    async with House("a", "b", settings=SHORT_SWAPS) as house:
-        house.ollama.next_loads(LoadFault.NEVER)
-        stuck, other = house.submit("a"), house.submit("b")
-        assert text_of(await body_of(other)) == FULL_TEXT
-        assert house.now == 10.0 + 2.0 + 1.0
-        assert (await house.end_of(stuck)).outcome is Outcome.FAILED
+@in_house("a", "b", settings=SHORT_SWAPS)
+async def test_a_load_that_never_ends_holds_other_models_up_no_longer_than_its_timeout(house: House):
+    house.ollama.next_loads(LoadFault.NEVER)
+    stuck, other = house.submit("a"), house.submit("b")
+    assert text_of(await body_of(other)) == FULL_TEXT
+    assert house.now == 10.0 + 2.0 + 1.0
+    assert (await house.end_of(stuck)).outcome is Outcome.FAILED
 
 
-@in_virtual_time
-async def test_a_load_that_lies_is_a_failure():
-    async with House("a") as house:
-        house.ollama.next_loads(LoadFault.LIE, LoadFault.LIE)
-        with pytest.raises(SwapFailed, match="does not list it"):
-            await body_of(house.submit("a"))
-        assert house.ollama.calls == []
-        assert house.events.of(SwapCompleted) == []
+@in_house("a")
+async def test_a_load_that_lies_is_a_failure(house: House):
+    house.ollama.next_loads(LoadFault.LIE, LoadFault.LIE)
+    with pytest.raises(SwapFailed, match="does not list it"):
+        await body_of(house.submit("a"))
+    assert house.ollama.calls == []
+    assert house.events.of(SwapCompleted) == []
 
 
-@in_virtual_time
-async def test_a_model_that_is_gone_from_the_disk_is_not_asked_for_twice():
-    async with House("a") as house:
-        house.ollama.next_loads(LoadFault.NOT_FOUND)
-        with pytest.raises(ModelNotFound) as refused:
-            await body_of(house.submit("a"))
-        assert (refused.value.status, refused.value.retry_after_s) == (404, None)
-        assert kinds(house) == ["load a:latest"]
+@in_house("a")
+async def test_a_model_that_is_gone_from_the_disk_is_not_asked_for_twice(house: House):
+    house.ollama.next_loads(LoadFault.NOT_FOUND)
+    with pytest.raises(ModelNotFound) as refused:
+        await body_of(house.submit("a"))
+    assert (refused.value.status, refused.value.retry_after_s) == (404, None)
+    assert kinds(house) == ["load a:latest"]
 
 
-@in_virtual_time
-async def test_a_model_that_will_not_leave_is_told_again_before_anybody_loses_their_place():
-    async with House("a", "b", resident=("a",)) as house:
-        house.ollama.next_unloads(UnloadFault.STUCK)
-        assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
-        assert kinds(house) == ["unload a:latest", "unload a:latest", "load b:latest"]
-        (failed,) = house.events.of(SwapFailedEvent)
-        assert (failed.from_models, failed.to_model) == (("a:latest",), "")
+@in_house("a", "b", resident=("a",))
+async def test_a_model_that_will_not_leave_is_told_again_before_anybody_loses_their_place(house: House):
+    house.ollama.next_unloads(UnloadFault.STUCK)
+    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert kinds(house) == ["unload a:latest", "unload a:latest", "load b:latest"]
+    (failed,) = house.events.of(SwapFailedEvent)
+    assert (failed.from_models, failed.to_model) == (("a:latest",), "")
 
 
-@in_virtual_time
-async def test_a_model_that_never_leaves_fails_those_who_need_another_with_a_time_to_come_back():
-    async with House("a", "b", resident=("a",)) as house:
-        house.ollama.next_unloads(*[UnloadFault.STUCK] * 2)
-        with pytest.raises(SwapFailed) as refused:
-            await body_of(house.submit("b"))
-        assert (refused.value.status, refused.value.retry_after_s) == (503, 30.0)
-        assert house.events.of(SwapCompleted) == []
-        assert house.ollama.calls == []
+@in_house("a", "b", resident=("a",))
+async def test_a_model_that_never_leaves_fails_those_who_need_another_with_a_time_to_come_back(house: House):
+    house.ollama.next_unloads(*[UnloadFault.STUCK] * 2)
+    with pytest.raises(SwapFailed) as refused:
+        await body_of(house.submit("b"))
+    assert (refused.value.status, refused.value.retry_after_s) == (503, 30.0)
+    assert house.events.of(SwapCompleted) == []
+    assert house.ollama.calls == []
 
 
-@in_virtual_time
-async def test_a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming():
-    async with House("a", "b", resident=("a",)) as house:
-        house.ollama.delete("a:latest")
-        assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
-        assert kinds(house) == ["unload a:latest", "load b:latest"]
-        assert house.events.of(SwapFailedEvent) == []
+@in_house("a", "b", resident=("a",))
+async def test_a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming(house: House):
+    house.ollama.delete("a:latest")
+    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert kinds(house) == ["unload a:latest", "load b:latest"]
+    assert house.events.of(SwapFailedEvent) == []
 
 
 @in_virtual_time
@@ -158,12 +148,11 @@ async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned():
         assert [record.options for record in house.ollama.control] == [LoadOptions(num_ctx=8192)]
 
 
-@in_virtual_time
-async def test_a_model_that_is_partly_on_the_cpu_is_reported_so():
-    async with House(FakeModel(name="a", vram_mib=6000.0, size_mib=9000.0), FakeModel(name="b")) as house:
-        await body_of(house.submit("a"))
-        await body_of(house.submit("b"))
-        assert [(event.vram_mib, event.offloaded) for event in house.events.of(SwapCompleted)] == [(6000.0, True), (8192.0, False)]
+@in_house(FakeModel(name="a", vram_mib=6000.0, size_mib=9000.0), FakeModel(name="b"))
+async def test_a_model_that_is_partly_on_the_cpu_is_reported_so(house: House):
+    await body_of(house.submit("a"))
+    await body_of(house.submit("b"))
+    assert [(event.vram_mib, event.offloaded) for event in house.events.of(SwapCompleted)] == [(6000.0, True), (8192.0, False)]
 
 
 class Defective(FakeOllama):
@@ -173,9 +162,8 @@ class Defective(FakeOllama):
         raise ZeroDivisionError
 
 
-@in_virtual_time
-async def test_a_defect_in_a_load_is_reported_and_ends_the_swap():
-    async with House("a", "b", resident=("b",), ollama=Defective, expect_faults=True) as house:
-        with pytest.raises(HearthError):
-            await body_of(house.submit("a"))
-        assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {("swapper", "ZeroDivisionError")}
+@in_house("a", "b", resident=("b",), ollama=Defective, expect_faults=True)
+async def test_a_defect_in_a_load_is_reported_and_ends_the_swap(house: House):
+    with pytest.raises(HearthError):
+        await body_of(house.submit("a"))
+    assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {("swapper", "ZeroDivisionError")}

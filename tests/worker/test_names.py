@@ -19,7 +19,7 @@ from tests.support.cases import for_each
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, text_of
 
 HOME_S = 2.0
 
@@ -68,43 +68,39 @@ async def test_a_home_model_that_has_other_names_comes_home_once():
         assert house.events.of(ResidencyDrifted) == []
 
 
-@in_virtual_time
-async def test_what_is_set_for_a_model_counts_in_every_spelling():
-    async with House(FakeModel(name="a", parallel=2), settings=replaced(settings_with(), {"A": ModelSettings(parallel=2)})) as house:
-        tickets = [house.submit("a", service_s=4.0) for _ in range(2)]
-        for ticket in tickets:
-            await body_of(ticket)
-        assert house.ollama.calls[0].opened_at == house.ollama.calls[1].opened_at
+@in_house(FakeModel(name="a", parallel=2), settings=replaced(settings_with(), {"A": ModelSettings(parallel=2)}))
+async def test_what_is_set_for_a_model_counts_in_every_spelling(house: House):
+    tickets = [house.submit("a", service_s=4.0) for _ in range(2)]
+    for ticket in tickets:
+        await body_of(ticket)
+    assert house.ollama.calls[0].opened_at == house.ollama.calls[1].opened_at
 
 
-@in_virtual_time
-async def test_a_reload_may_name_the_home_model_in_any_spelling():
-    async with House("a", resident=("a",)) as house:
-        assert house.gateway.reload(GatewayConfig(settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})))
-        await sleep_until(100.0)
-        assert swapped_to(house) == []
-        assert house.gpu_status["is_home"]
+@in_house("a", resident=("a",))
+async def test_a_reload_may_name_the_home_model_in_any_spelling(house: House):
+    assert house.gateway.reload(GatewayConfig(settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})))
+    await sleep_until(100.0)
+    assert swapped_to(house) == []
+    assert house.gpu_status["is_home"]
 
 
-@in_virtual_time
-async def test_a_home_model_that_is_installed_later_is_known_by_its_name_then():
-    async with House("b", settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})) as house:
-        house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
-        await sleep_until(100.0)
-        assert swapped_to(house) == ["a:latest"]
-        assert house.gpu_status["is_home"]
+@in_house("b", settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S}))
+async def test_a_home_model_that_is_installed_later_is_known_by_its_name_then(house: House):
+    house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
+    await sleep_until(100.0)
+    assert swapped_to(house) == ["a:latest"]
+    assert house.gpu_status["is_home"]
 
 
-@in_virtual_time
-async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_who_wait():
-    async with House("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0})) as house:
-        tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
-        await sleep_until(1.0)
-        house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
-        for ticket in tickets:
-            await body_of(ticket)
-        assert swapped_to(house) == ["b:latest"]
-        assert house.events.of(ResidencyDrifted) == []
+@in_house("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0}))
+async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_who_wait(house: House):
+    tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
+    await sleep_until(1.0)
+    house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
+    for ticket in tickets:
+        await body_of(ticket)
+    assert swapped_to(house) == ["b:latest"]
+    assert house.events.of(ResidencyDrifted) == []
 
 
 class OneRunner(FakeOllama):
@@ -157,11 +153,12 @@ def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded
 
 
 @for_each("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
-@in_virtual_time
-async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(spelling):
-    async with House("a", "b:cloud", resident=("a",), ollama=WithCloud) as house:
-        with pytest.raises(ModelNotFound, match=r"runs at https://ollama\.com:443, not on this machine"):
-            await house.gateway.resolve(spelling)
-        assert [model["name"] for model in await house.gateway.models()] == ["a:latest"]
-        assert house.gateway.models_elsewhere == {"b:cloud"}
-        assert swapped_to(house) == []
+@in_house("a", "b:cloud", resident=("a",), ollama=WithCloud)
+async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(
+    house: House, spelling
+):
+    with pytest.raises(ModelNotFound, match=r"runs at https://ollama\.com:443, not on this machine"):
+        await house.gateway.resolve(spelling)
+    assert [model["name"] for model in await house.gateway.models()] == ["a:latest"]
+    assert house.gateway.models_elsewhere == {"b:cloud"}
+    assert swapped_to(house) == []

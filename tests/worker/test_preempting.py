@@ -12,7 +12,7 @@ from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 
 MORNING_S = 6 * 3600.0
 """The loop starts at midnight UTC."""
@@ -23,42 +23,39 @@ FIFTY_MS = 0.05
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_virtual_time
-async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(stream: bool):
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=0.9)
-        await sleep_until(0.5)
-        internal = house.internal("a")
-        assert text_of(await body_of(internal)) == FULL_TEXT
-        assert house.now <= 1.5 + FIFTY_MS
-        stopped = house.ollama.calls[0]
-        assert stopped.ending is Ending.CLOSED
-        assert stopped.ended_at is not None
-        assert stopped.ended_at <= 0.5 + FIFTY_MS
-        assert text_of(await body_of(external)) == FULL_TEXT
-        assert ((await house.end_of(external)).attempts, (await house.end_of(external)).interrupt_count) == (2, 1)
+@in_house("a", resident=("a",))
+async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(house: House, stream: bool):
+    external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=0.9)
+    await sleep_until(0.5)
+    internal = house.internal("a")
+    assert text_of(await body_of(internal)) == FULL_TEXT
+    assert house.now <= 1.5 + FIFTY_MS
+    stopped = house.ollama.calls[0]
+    assert stopped.ending is Ending.CLOSED
+    assert stopped.ended_at is not None
+    assert stopped.ended_at <= 0.5 + FIFTY_MS
+    assert text_of(await body_of(external)) == FULL_TEXT
+    assert ((await house.end_of(external)).attempts, (await house.end_of(external)).interrupt_count) == (2, 1)
 
 
-@in_virtual_time
-async def test_an_external_call_that_was_told_to_start_and_to_stop_in_one_tick_is_not_lost():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a")
-        internal = house.internal("a")
-        await body_of(internal)
-        assert house.now == 1.0
-        assert text_of(await body_of(external)) == FULL_TEXT
-        assert house.now == 2.0
+@in_house("a", resident=("a",))
+async def test_an_external_call_that_was_told_to_start_and_to_stop_in_one_tick_is_not_lost(house: House):
+    external = house.submit("a")
+    internal = house.internal("a")
+    await body_of(internal)
+    assert house.now == 1.0
+    assert text_of(await body_of(external)) == FULL_TEXT
+    assert house.now == 2.0
 
 
-@in_virtual_time
-async def test_two_internal_arrivals_in_one_tick_stop_one_call_once():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", service_s=2.0)
-        await sleep_until(0.5)
-        urgent = [house.internal("a") for _ in range(2)]
-        await asyncio.gather(*map(body_of, [*urgent, external]))
-        assert (await house.end_of(external)).interrupt_count == 1
-        assert len(house.ollama.calls) == 4
+@in_house("a", resident=("a",))
+async def test_two_internal_arrivals_in_one_tick_stop_one_call_once(house: House):
+    external = house.submit("a", service_s=2.0)
+    await sleep_until(0.5)
+    urgent = [house.internal("a") for _ in range(2)]
+    await asyncio.gather(*map(body_of, [*urgent, external]))
+    assert (await house.end_of(external)).interrupt_count == 1
+    assert len(house.ollama.calls) == 4
 
 
 @in_virtual_time
@@ -96,38 +93,35 @@ async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_a
         house.worker.cancel(external.sequence)
 
 
-@in_virtual_time
-async def test_the_owner_can_make_external_work_yield():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", service_s=2.0)
-        await sleep_until(1.0)
-        assert house.worker.preempt_external() == 1
-        await body_of(external)
-        assert house.now == 3.0
-        assert (await house.end_of(external)).interrupt_count == 1
+@in_house("a", resident=("a",))
+async def test_the_owner_can_make_external_work_yield(house: House):
+    external = house.submit("a", service_s=2.0)
+    await sleep_until(1.0)
+    assert house.worker.preempt_external() == 1
+    await body_of(external)
+    assert house.now == 3.0
+    assert (await house.end_of(external)).interrupt_count == 1
 
 
-@in_virtual_time
-async def test_what_cannot_be_stopped_unnoticed_is_not_counted_as_yielding():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", stream=True)
-        await sleep_until(0.5)
-        assert house.worker.preempt_external() == 0
-        await body_of(external)
-        assert house.now == 1.0
-        await body_of(house.internal("a"))
-        assert house.worker.preempt_external() == 0
+@in_house("a", resident=("a",))
+async def test_what_cannot_be_stopped_unnoticed_is_not_counted_as_yielding(house: House):
+    external = house.submit("a", stream=True)
+    await sleep_until(0.5)
+    assert house.worker.preempt_external() == 0
+    await body_of(external)
+    assert house.now == 1.0
+    await body_of(house.internal("a"))
+    assert house.worker.preempt_external() == 0
 
 
-@in_virtual_time
-async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", service_s=2.0)
-        await sleep_until(1.0)
-        internal = house.internal("a")
-        await sleep_until(1.5)
-        house.worker.cancel(external.sequence)
-        await body_of(internal)
-        ended = await house.end_of(external)
-        assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (Outcome.CANCELLED, 1, None, ended.total_s)
-        assert house.gpu_status["executions_1h"] == 2
+@in_house("a", resident=("a",))
+async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: House):
+    external = house.submit("a", service_s=2.0)
+    await sleep_until(1.0)
+    internal = house.internal("a")
+    await sleep_until(1.5)
+    house.worker.cancel(external.sequence)
+    await body_of(internal)
+    ended = await house.end_of(external)
+    assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (Outcome.CANCELLED, 1, None, ended.total_s)
+    assert house.gpu_status["executions_1h"] == 2

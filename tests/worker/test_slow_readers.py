@@ -8,7 +8,7 @@ from hearth.errors import BackendTimeout, CallerGone
 from hearth.execution.request import Reply, ReplyHead, Ticket
 from hearth.types import Outcome
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settings_with, settle, text_of
 
 KIB = 1 / 1024
 SMALL_BUFFER = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0})
@@ -21,67 +21,61 @@ def long_stream(house: House) -> Ticket:
     return house.submit("a", stream=True, service_s=200.0, first_byte_s=1.0, chunks=199)
 
 
-@in_virtual_time
-async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next():
-    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
-        ticket, other = long_stream(house), house.submit("a")
-        assert text_of(await body_of(other)) == FULL_TEXT
-        full_at = house.ollama.calls[0].ended_at
-        assert full_at is not None
-        assert house.now == full_at + 1.0
-        assert house.now < 60
-        ended = await house.end_of(ticket)
-        assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
+@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(house: House):
+    ticket, other = long_stream(house), house.submit("a")
+    assert text_of(await body_of(other)) == FULL_TEXT
+    full_at = house.ollama.calls[0].ended_at
+    assert full_at is not None
+    assert house.now == full_at + 1.0
+    assert house.now < 60
+    ended = await house.end_of(ticket)
+    assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
-@in_virtual_time
-async def test_what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk():
-    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
-        ticket, most = long_stream(house), 0
-        for second in range(60):
-            await sleep_until(second)
-            most = max(most, ticket.reply.unread_bytes)
-        assert 2048 <= most <= 2048 + LARGEST_CHUNK_BYTES
+@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+async def test_what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk(house: House):
+    ticket, most = long_stream(house), 0
+    for second in range(60):
+        await sleep_until(second)
+        most = max(most, ticket.reply.unread_bytes)
+    assert 2048 <= most <= 2048 + LARGEST_CHUNK_BYTES
 
 
-@in_virtual_time
-async def test_a_dropped_reader_can_still_read_what_it_was_given_and_then_learns_why():
-    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
-        ticket = long_stream(house)
-        await sleep_until(60)
-        assert len(b"".join(await ticket.reply.take())) >= 2048
-        with pytest.raises(CallerGone, match="stopped reading"):
-            await ticket.reply.take()
+@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+async def test_a_dropped_reader_can_still_read_what_it_was_given_and_then_learns_why(house: House):
+    ticket = long_stream(house)
+    await sleep_until(60)
+    assert len(b"".join(await ticket.reply.take())) >= 2048
+    with pytest.raises(CallerGone, match="stopped reading"):
+        await ticket.reply.take()
 
 
-@in_virtual_time
-async def test_a_reader_that_catches_up_within_the_deadline_gets_everything():
-    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
-        ticket, parts = house.submit("a", stream=True, service_s=50.0, first_byte_s=1.0, chunks=49), list[bytes]()
-        await ticket.reply.head()
-        while chunks := await ticket.reply.take():
-            parts.extend(chunks)
-            await sleep_until(house.now + 25.0)
-        assert len(b"".join(parts).splitlines()) == 50
-        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(house: House):
+    ticket, parts = house.submit("a", stream=True, service_s=50.0, first_byte_s=1.0, chunks=49), list[bytes]()
+    await ticket.reply.head()
+    while chunks := await ticket.reply.take():
+        parts.extend(chunks)
+        await sleep_until(house.now + 25.0)
+    assert len(b"".join(parts).splitlines()) == 50
+    assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
 
 
-@in_virtual_time
-async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room():
-    async with House("a", resident=("a",)) as house:
-        ticket, other = long_stream(house), house.submit("a")
-        await body_of(other)
-        assert house.now == 201.0
-        assert len((await body_of(ticket)).splitlines()) == 200
+@in_house("a", resident=("a",))
+async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room(house: House):
+    ticket, other = long_stream(house), house.submit("a")
+    await body_of(other)
+    assert house.now == 201.0
+    assert len((await body_of(ticket)).splitlines()) == 200
 
 
-@in_virtual_time
-async def test_chunk_boundaries_survive_a_reader_that_takes_one_at_a_time():
-    async with House("a", resident=("a",)) as house:
-        ticket, chunks = house.submit("a", stream=True, service_s=4.0), list[bytes]()
-        while taken := await ticket.reply.take():
-            chunks.extend(taken)
-        assert [text_of(chunk) for chunk in chunks] == [" alpha", " beta", " gamma", ""]
+@in_house("a", resident=("a",))
+async def test_chunk_boundaries_survive_a_reader_that_takes_one_at_a_time(house: House):
+    ticket, chunks = house.submit("a", stream=True, service_s=4.0), list[bytes]()
+    while taken := await ticket.reply.take():
+        chunks.extend(taken)
+    assert [text_of(chunk) for chunk in chunks] == [" alpha", " beta", " gamma", ""]
 
 
 @in_virtual_time
@@ -118,26 +112,24 @@ async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_
         assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
 
 
-@in_virtual_time
-async def test_a_reader_that_stands_still_for_longer_than_a_server_may_be_silent_is_not_taken_for_one():
-    async with House("a", resident=("a",), settings=HASTY) as house:
-        ticket = long_stream(house)
-        await sleep_until(60)
-        with pytest.raises(CallerGone, match="stopped reading"):
-            await ticket.reply.body()
-        ended = await house.end_of(ticket)
-        assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
+@in_house("a", resident=("a",), settings=HASTY)
+async def test_a_reader_that_stands_still_for_longer_than_a_server_may_be_silent_is_not_taken_for_one(house: House):
+    ticket = long_stream(house)
+    await sleep_until(60)
+    with pytest.raises(CallerGone, match="stopped reading"):
+        await ticket.reply.body()
+    ended = await house.end_of(ticket)
+    assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
-@in_virtual_time
-async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room():
-    async with House("a", resident=("a",), settings=HASTY) as house:
-        ticket, read = long_stream(house), list[bytes]()
-        while not ticket.reply.full:
-            await sleep_until(house.now + 1.0)
-        house.ollama.fall_silent()
-        await sleep_until(house.now + 8.0)
-        reads_at = house.now
-        with pytest.raises(BackendTimeout):
-            await read_into(read, ticket)
-        assert 3.0 < house.now - reads_at <= 6.1
+@in_house("a", resident=("a",), settings=HASTY)
+async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room(house: House):
+    ticket, read = long_stream(house), list[bytes]()
+    while not ticket.reply.full:
+        await sleep_until(house.now + 1.0)
+    house.ollama.fall_silent()
+    await sleep_until(house.now + 8.0)
+    reads_at = house.now
+    with pytest.raises(BackendTimeout):
+        await read_into(read, ticket)
+    assert 3.0 < house.now - reads_at <= 6.1

@@ -7,54 +7,51 @@ import asyncio
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with, settle
+from tests.worker.house import House, body_of, in_house, settings_with, settle
 
 DONNA_KEYS = {"current_request", "internal_queue", "external_queue", "stats_24h", "rate_limits", "mode", "gpu"}
 DONNA_GPU_KEYS = {"loaded_model", "is_home", "swaps_this_hour"}
 
 
-@in_virtual_time
-async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happened():
-    async with House("a") as house:
-        shown = house.status
-        assert shown.keys() >= DONNA_KEYS
-        assert shown["gpu"].keys() >= DONNA_GPU_KEYS
-        assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
-        assert (shown["internal_queue"]["pending"], shown["external_queue"]["pending"]) == (0, 0)
+@in_house("a")
+async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happened(house: House):
+    shown = house.status
+    assert shown.keys() >= DONNA_KEYS
+    assert shown["gpu"].keys() >= DONNA_GPU_KEYS
+    assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
+    assert (shown["internal_queue"]["pending"], shown["external_queue"]["pending"]) == (0, 0)
 
 
-@in_virtual_time
-async def test_the_status_shows_what_runs_and_who_waits_in_order():
-    async with House("a", resident=("a",)) as house:
-        house.submit("a", caller="first")
-        await sleep_until(0.25)
-        external = [house.submit("a") for _ in range(2)]
-        background, critical = house.internal("a", priority=Priority.BACKGROUND), house.internal("a", priority=Priority.CRITICAL)
-        await settle()
-        await asyncio.sleep(0.25)
-        shown = house.status
-        running = shown["current_request"]
-        assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
-        assert (running["waited_s"], running["running_s"]) == (0.0, 0.25)
-        assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [background.sequence]
-        first, *others = shown["external_queue"]["next_items"]
-        assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
-        assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
-        assert critical.sequence == running["sequence"]
-        assert shown["gpu"]["loaded_model"] == "a:latest"
+@in_house("a", resident=("a",))
+async def test_the_status_shows_what_runs_and_who_waits_in_order(house: House):
+    house.submit("a", caller="first")
+    await sleep_until(0.25)
+    external = [house.submit("a") for _ in range(2)]
+    background, critical = house.internal("a", priority=Priority.BACKGROUND), house.internal("a", priority=Priority.CRITICAL)
+    await settle()
+    await asyncio.sleep(0.25)
+    shown = house.status
+    running = shown["current_request"]
+    assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
+    assert (running["waited_s"], running["running_s"]) == (0.0, 0.25)
+    assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [background.sequence]
+    first, *others = shown["external_queue"]["next_items"]
+    assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
+    assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
+    assert critical.sequence == running["sequence"]
+    assert shown["gpu"]["loaded_model"] == "a:latest"
 
 
-@in_virtual_time
-async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_with_negative_times():
-    async with House("a", resident=("a",)) as house:
-        await sleep_until(1.0)
-        ticket = house.submit("a", caller="gone")
-        await sleep_until(1.5)
-        house.worker.cancel(ticket.sequence)
-        shown = house.status["current_request"]
-        assert (shown["caller"], shown["waited_s"], shown["running_s"], shown["model"]) == ("gone", 0.0, 0.5, "a:latest")
-        await settle()
-        assert house.status["current_request"] is None
+@in_house("a", resident=("a",))
+async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_with_negative_times(house: House):
+    await sleep_until(1.0)
+    ticket = house.submit("a", caller="gone")
+    await sleep_until(1.5)
+    house.worker.cancel(ticket.sequence)
+    shown = house.status["current_request"]
+    assert (shown["caller"], shown["waited_s"], shown["running_s"], shown["model"]) == ("gone", 0.0, 0.5, "a:latest")
+    await settle()
+    assert house.status["current_request"] is None
 
 
 @in_virtual_time
@@ -72,65 +69,60 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
         assert house.worker.get_item(99) is None
 
 
-@in_virtual_time
-async def test_no_prompt_shows_up_anywhere():
-    async with House("a", resident=("a",)) as house:
-        future = await house.worker.enqueue_internal("the secret word", "a")
-        await settle()
-        shown = repr(house.status) + repr(house.worker.get_item(1))
-        await future
-        await settle()
-        shown += repr(house.worker.get_item(1)) + repr(house.events.all)
-        assert "secret" not in shown
+@in_house("a", resident=("a",))
+async def test_no_prompt_shows_up_anywhere(house: House):
+    future = await house.worker.enqueue_internal("the secret word", "a")
+    await settle()
+    shown = repr(house.status) + repr(house.worker.get_item(1))
+    await future
+    await settle()
+    shown += repr(house.worker.get_item(1)) + repr(house.events.all)
+    assert "secret" not in shown
 
 
-@in_virtual_time
-async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2})) as house:
-        tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
-        for ticket in tickets:
-            house.worker.cancel(ticket.sequence)
-        await settle()
-        assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
-        assert house.worker.cancel_request(tickets[0].request_id, caller=None) is None
-        assert house.worker.cancel_request(tickets[2].request_id, caller=None) is True
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
+async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
+    tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
+    for ticket in tickets:
+        house.worker.cancel(ticket.sequence)
+    await settle()
+    assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
+    assert house.worker.cancel_request(tickets[0].request_id, caller=None) is None
+    assert house.worker.cancel_request(tickets[2].request_id, caller=None) is True
 
 
-@in_virtual_time
-async def test_the_last_day_is_counted_by_lane_and_ending():
-    async with House("a", resident=("a",)) as house:
-        await body_of(house.submit("a"))
-        house.worker.cancel(house.internal("a").sequence)
-        await settle()
-        counted = house.status["stats_24h"]
-        assert (counted["external_completed"], counted["internal_cancelled"], counted["external_failed"]) == (1, 1, 0)
-        await asyncio.sleep(86_400)
-        assert set(house.status["stats_24h"].values()) == {0}
+@in_house("a", resident=("a",))
+async def test_the_last_day_is_counted_by_lane_and_ending(house: House):
+    await body_of(house.submit("a"))
+    house.worker.cancel(house.internal("a").sequence)
+    await settle()
+    counted = house.status["stats_24h"]
+    assert (counted["external_completed"], counted["internal_cancelled"], counted["external_failed"]) == (1, 1, 0)
+    await asyncio.sleep(86_400)
+    assert set(house.status["stats_24h"].values()) == {0}
 
 
-@in_virtual_time
-async def test_swap_overhead_is_swap_time_over_swap_and_execution_time():
-    async with House("a", "b", resident=("a",)) as house:
-        await body_of(house.submit("a", service_s=1.5))
-        await body_of(house.submit("b", service_s=1.0))
-        await settle()
-        gpu = house.gpu_status
-        # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
-        assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
+@in_house("a", "b", resident=("a",))
+async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: House):
+    await body_of(house.submit("a", service_s=1.5))
+    await body_of(house.submit("b", service_s=1.0))
+    await settle()
+    gpu = house.gpu_status
+    # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
+    assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
 
 
-@in_virtual_time
-async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker():
-    async with House("a", resident=("a",)) as house:
-        changes = house.worker.changes()
-        seen = [await anext(changes)]
-        ticket = house.submit("a")
-        seen.append(await anext(changes))
-        assert house.state_of(ticket.sequence) == "running"
-        await body_of(ticket)
-        await settle()
-        seen.append(await anext(changes))
-        assert house.state_of(ticket.sequence) == "completed"
-        await house.gateway.stop(0.0)
-        assert seen == sorted(set(seen))
-        assert len([number async for number in changes]) <= 1
+@in_house("a", resident=("a",))
+async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(house: House):
+    changes = house.worker.changes()
+    seen = [await anext(changes)]
+    ticket = house.submit("a")
+    seen.append(await anext(changes))
+    assert house.state_of(ticket.sequence) == "running"
+    await body_of(ticket)
+    await settle()
+    seen.append(await anext(changes))
+    assert house.state_of(ticket.sequence) == "completed"
+    await house.gateway.stop(0.0)
+    assert seen == sorted(set(seen))
+    assert len([number async for number in changes]) <= 1

@@ -10,94 +10,87 @@ from hearth.errors import ShuttingDown
 from hearth.events import GatewayStopped, GatewayStopping, ItemEnded
 from hearth.types import Outcome
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, settle, text_of, timers
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settings_with, settle, text_of, timers
 
 
-@in_virtual_time
-async def test_who_waits_is_told_at_once_and_what_runs_may_finish():
-    async with House("a", resident=("a",)) as house:
-        running, waiting = house.submit("a", service_s=5.0), house.submit("a")
-        await sleep_until(1.0)
-        stopping = asyncio.create_task(house.gateway.stop())
-        with pytest.raises(ShuttingDown):
-            await body_of(waiting)
-        assert house.now == 1.0
-        assert text_of(await body_of(running)) == FULL_TEXT
-        await stopping
-        assert house.now == 5.0
-        (told,) = house.events.of(GatewayStopping)
-        assert (told.running, told.waiting, told.grace_s) == (1, 1, 10.0)
-        assert [event.uptime_s for event in house.events.of(GatewayStopped)] == [5.0]
+@in_house("a", resident=("a",))
+async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
+    running, waiting = house.submit("a", service_s=5.0), house.submit("a")
+    await sleep_until(1.0)
+    stopping = asyncio.create_task(house.gateway.stop())
+    with pytest.raises(ShuttingDown):
+        await body_of(waiting)
+    assert house.now == 1.0
+    assert text_of(await body_of(running)) == FULL_TEXT
+    await stopping
+    assert house.now == 5.0
+    (told,) = house.events.of(GatewayStopping)
+    assert (told.running, told.waiting, told.grace_s) == (1, 1, 10.0)
+    assert [event.uptime_s for event in house.events.of(GatewayStopped)] == [5.0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_virtual_time
-async def test_what_runs_longer_than_the_grace_is_cut_off_with_a_retryable_error(stream: bool):
-    async with House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 3.0})) as house:
-        ticket = house.submit("a", stream=stream, service_s=50.0)
-        await sleep_until(1.0)
-        await house.gateway.stop()
-        assert house.now == 4.0
-        with pytest.raises(ShuttingDown) as cut_off:
-            await read_into([], ticket)
-        assert cut_off.value.retryable
-        assert house.ollama.calls[0].ended_at == 4.0
-        assert (await house.end_of(ticket)).reason == "shutting_down"
+@in_house("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 3.0}))
+async def test_what_runs_longer_than_the_grace_is_cut_off_with_a_retryable_error(house: House, stream: bool):
+    ticket = house.submit("a", stream=stream, service_s=50.0)
+    await sleep_until(1.0)
+    await house.gateway.stop()
+    assert house.now == 4.0
+    with pytest.raises(ShuttingDown) as cut_off:
+        await read_into([], ticket)
+    assert cut_off.value.retryable
+    assert house.ollama.calls[0].ended_at == 4.0
+    assert (await house.end_of(ticket)).reason == "shutting_down"
 
 
-@in_virtual_time
-async def test_a_hurry_ends_the_grace():
-    async with House("a", resident=("a",)) as house:
-        ticket, hurry = house.submit("a", service_s=50.0), asyncio.Event()
-        await settle()
-        asyncio.get_running_loop().call_at(2.0, hurry.set)
-        await house.gateway.stop(hurry=hurry)
-        assert house.now == 2.0
-        with pytest.raises(ShuttingDown):
-            await body_of(ticket)
+@in_house("a", resident=("a",))
+async def test_a_hurry_ends_the_grace(house: House):
+    ticket, hurry = house.submit("a", service_s=50.0), asyncio.Event()
+    await settle()
+    asyncio.get_running_loop().call_at(2.0, hurry.set)
+    await house.gateway.stop(hurry=hurry)
+    assert house.now == 2.0
+    with pytest.raises(ShuttingDown):
+        await body_of(ticket)
 
 
-@in_virtual_time
-async def test_stopping_twice_also_at_the_same_time_stops_once():
-    async with House("a", resident=("a",)) as house:
-        house.submit("a", service_s=5.0)
-        await settle()
-        await asyncio.gather(house.gateway.stop(), house.gateway.stop())
-        await house.gateway.stop()
-        assert len(house.events.of(GatewayStopped)) == 1
+@in_house("a", resident=("a",))
+async def test_stopping_twice_also_at_the_same_time_stops_once(house: House):
+    house.submit("a", service_s=5.0)
+    await settle()
+    await asyncio.gather(house.gateway.stop(), house.gateway.stop())
+    await house.gateway.stop()
+    assert len(house.events.of(GatewayStopped)) == 1
 
 
-@in_virtual_time
-async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends():
-    async with House("a", "b", resident=("a",)) as house:
-        ticket = house.submit("b")
-        await sleep_until(1.0)
-        await house.gateway.stop()
-        assert house.now == 1.0
-        with pytest.raises(ShuttingDown):
-            await body_of(ticket)
-        await sleep_until(3.0)
+@in_house("a", "b", resident=("a",))
+async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House):
+    ticket = house.submit("b")
+    await sleep_until(1.0)
+    await house.gateway.stop()
+    assert house.now == 1.0
+    with pytest.raises(ShuttingDown):
+        await body_of(ticket)
+    await sleep_until(3.0)
 
 
-@in_virtual_time
-async def test_in_process_calls_end_with_the_house():
-    async with House("a", resident=("a",)) as house:
-        futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(3)]
-        await sleep_until(0.5)
-        await house.gateway.stop()
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(result).__name__ for result in results] == ["Completion", "ShuttingDown", "ShuttingDown"]
+@in_house("a", resident=("a",))
+async def test_in_process_calls_end_with_the_house(house: House):
+    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(3)]
+    await sleep_until(0.5)
+    await house.gateway.stop()
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(result).__name__ for result in results] == ["Completion", "ShuttingDown", "ShuttingDown"]
 
 
-@in_virtual_time
-async def test_what_is_submitted_in_the_tick_of_the_stop_runs_to_its_end_or_is_told():
-    async with House("a", resident=("a",)) as house:
-        running, waiting = house.submit("a"), house.submit("a")
-        await house.gateway.stop()
-        assert text_of(await body_of(running)) == FULL_TEXT
-        with pytest.raises(ShuttingDown):
-            await body_of(waiting)
-        assert len(house.ollama.calls) == 1
+@in_house("a", resident=("a",))
+async def test_what_is_submitted_in_the_tick_of_the_stop_runs_to_its_end_or_is_told(house: House):
+    running, waiting = house.submit("a"), house.submit("a")
+    await house.gateway.stop()
+    assert text_of(await body_of(running)) == FULL_TEXT
+    with pytest.raises(ShuttingDown):
+        await body_of(waiting)
+    assert len(house.ollama.calls) == 1
 
 
 @in_virtual_time
@@ -110,31 +103,29 @@ async def test_what_no_decision_has_seen_before_the_stop_is_told():
     assert house.ollama.calls == []
 
 
-@in_virtual_time
-async def test_a_preempted_call_does_not_start_again_during_a_stop():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a")
-        await sleep_until(0.5)
-        internal = house.internal("a")
-        await settle()
-        await house.gateway.stop()
-        assert text_of(await body_of(internal)) == FULL_TEXT
-        with pytest.raises(ShuttingDown):
-            await body_of(external)
+@in_house("a", resident=("a",))
+async def test_a_preempted_call_does_not_start_again_during_a_stop(house: House):
+    external = house.submit("a")
+    await sleep_until(0.5)
+    internal = house.internal("a")
+    await settle()
+    await house.gateway.stop()
+    assert text_of(await body_of(internal)) == FULL_TEXT
+    with pytest.raises(ShuttingDown):
+        await body_of(external)
 
 
-@in_virtual_time
-async def test_items_that_may_only_wait_so_long_expire_and_leave_no_timer_behind():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_wait_s": 100.0})) as house:
-        running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
-        await sleep_until(150.0)
-        ended = await house.end_of(expiring)
-        assert (ended.outcome, ended.reason, ended.at) == (Outcome.EXPIRED, "wait_expired", 100.0)
-        house.submit("a")
-        await settle()
-        await house.gateway.stop(0.0)
-        assert timers() == []
-        assert (await house.end_of(running)).outcome is Outcome.CANCELLED
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_wait_s": 100.0}))
+async def test_items_that_may_only_wait_so_long_expire_and_leave_no_timer_behind(house: House):
+    running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
+    await sleep_until(150.0)
+    ended = await house.end_of(expiring)
+    assert (ended.outcome, ended.reason, ended.at) == (Outcome.EXPIRED, "wait_expired", 100.0)
+    house.submit("a")
+    await settle()
+    await house.gateway.stop(0.0)
+    assert timers() == []
+    assert (await house.end_of(running)).outcome is Outcome.CANCELLED
 
 
 @in_virtual_time
@@ -158,19 +149,18 @@ async def test_a_start_that_is_broken_off_can_be_stopped():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_virtual_time
-async def test_nothing_is_left_of_five_thousand_submissions_cancels_and_preemptions(stream: bool):
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1_000})) as house:
-        tasks = asyncio.all_tasks()
-        for _ in range(5):
-            tickets = [house.submit("a", stream=stream, first_byte_s=0.5) for _ in range(998)]
-            await asyncio.sleep(0.1)
-            tickets += [house.internal("a") for _ in range(2)]
-            await asyncio.sleep(0.1)
-            for ticket in tickets:
-                house.worker.cancel(ticket.sequence)
-            await settle()
-            state = house.worker.scheduler.state
-            assert (len(state.entries), len(state.waiting), +house.ollama.gpu.in_flight) == (0, 0, {})
-            assert asyncio.all_tasks() == tasks
-        assert len(house.events.of(ItemEnded)) == 5_000
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1_000}))
+async def test_nothing_is_left_of_five_thousand_submissions_cancels_and_preemptions(house: House, stream: bool):
+    tasks = asyncio.all_tasks()
+    for _ in range(5):
+        tickets = [house.submit("a", stream=stream, first_byte_s=0.5) for _ in range(998)]
+        await asyncio.sleep(0.1)
+        tickets += [house.internal("a") for _ in range(2)]
+        await asyncio.sleep(0.1)
+        for ticket in tickets:
+            house.worker.cancel(ticket.sequence)
+        await settle()
+        state = house.worker.scheduler.state
+        assert (len(state.entries), len(state.waiting), +house.ollama.gpu.in_flight) == (0, 0, {})
+        assert asyncio.all_tasks() == tasks
+    assert len(house.events.of(ItemEnded)) == 5_000

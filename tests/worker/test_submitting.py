@@ -12,52 +12,48 @@ from hearth.execution.request import Ticket
 from hearth.types import Lane, Outcome, Priority
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 
 
-@in_virtual_time
-async def test_a_request_is_answered_with_the_bytes_of_the_backend():
-    async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a", stream=True)
-        head = await ticket.reply.head()
-        body = await ticket.reply.body()
-        assert (head.status, dict(head.headers)[b"content-type"]) == (200, b"application/x-ndjson")
-        assert text_of(body) == FULL_TEXT
-        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+@in_house("a", resident=("a",))
+async def test_a_request_is_answered_with_the_bytes_of_the_backend(house: House):
+    ticket = house.submit("a", stream=True)
+    head = await ticket.reply.head()
+    body = await ticket.reply.body()
+    assert (head.status, dict(head.headers)[b"content-type"]) == (200, b"application/x-ndjson")
+    assert text_of(body) == FULL_TEXT
+    assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
 
 
-@in_virtual_time
-async def test_positions_count_those_that_are_ahead_also_within_one_tick():
-    async with House("a", resident=("a",)) as house:
-        first = house.submit("a")
-        await settle()
-        together = [house.submit("a") for _ in range(3)]
-        assert [first.position, *(ticket.position for ticket in together)] == [0, 0, 1, 2]
+@in_house("a", resident=("a",))
+async def test_positions_count_those_that_are_ahead_also_within_one_tick(house: House):
+    first = house.submit("a")
+    await settle()
+    together = [house.submit("a") for _ in range(3)]
+    assert [first.position, *(ticket.position for ticket in together)] == [0, 0, 1, 2]
 
 
-@in_virtual_time
-async def test_less_urgent_work_of_the_same_tick_is_not_ahead():
-    async with House("a", resident=("a",)) as house:
-        for _ in range(3):
-            house.submit("a")
-        normal = house.internal("a")
-        critical = house.internal("a", priority=Priority.CRITICAL)
-        assert (normal.position, critical.position) == (0, 0)
-
-
-@in_virtual_time
-async def test_one_more_than_may_wait_is_refused_with_a_time_to_come_back_and_changes_nothing():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2})) as house:
+@in_house("a", resident=("a",))
+async def test_less_urgent_work_of_the_same_tick_is_not_ahead(house: House):
+    for _ in range(3):
         house.submit("a")
-        await settle()
-        for _ in range(2):
-            house.submit("a")
-        before = house.worker.get_status(), len(house.events.all)
-        with pytest.raises(QueueFull) as refused:
-            house.submit("a")
-        assert refused.value.status == 503
-        assert (refused.value.retry_after_s or 0) >= 1
-        assert (house.worker.get_status(), len(house.events.all)) == before
+    normal = house.internal("a")
+    critical = house.internal("a", priority=Priority.CRITICAL)
+    assert (normal.position, critical.position) == (0, 0)
+
+
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2}))
+async def test_one_more_than_may_wait_is_refused_with_a_time_to_come_back_and_changes_nothing(house: House):
+    house.submit("a")
+    await settle()
+    for _ in range(2):
+        house.submit("a")
+    before = house.worker.get_status(), len(house.events.all)
+    with pytest.raises(QueueFull) as refused:
+        house.submit("a")
+    assert refused.value.status == 503
+    assert (refused.value.retry_after_s or 0) >= 1
+    assert (house.worker.get_status(), len(house.events.all)) == before
 
 
 @in_virtual_time
@@ -104,68 +100,62 @@ async def test_what_is_submitted_before_the_start_runs_after_it():
         assert text_of(await body_of(ticket)) == FULL_TEXT
 
 
-@in_virtual_time
-async def test_an_in_process_call_gives_the_text_and_the_counts():
-    async with House("a", resident=("a",)) as house:
-        done = await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
-        assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "a:latest", 10, 3, 1000)
+@in_house("a", resident=("a",))
+async def test_an_in_process_call_gives_the_text_and_the_counts(house: House):
+    done = await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
+    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "a:latest", 10, 3, 1000)
 
 
-@in_virtual_time
-async def test_an_in_process_call_for_no_model_runs_on_what_is_resident():
-    async with House("a", "b", resident=("b",)) as house:
-        assert (await (await house.worker.enqueue_external("hello", caller="script"))).model == "b:latest"
+@in_house("a", "b", resident=("b",))
+async def test_an_in_process_call_for_no_model_runs_on_what_is_resident(house: House):
+    assert (await (await house.worker.enqueue_external("hello", caller="script"))).model == "b:latest"
 
 
-@in_virtual_time
-async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more():
-    async with House("a", resident=("a",)) as house:
-        house.ollama.go_down()
-        await sleep_until(6.0)
-        ticket = house.submit(None)
-        house.ollama.come_up()
-        with pytest.raises(BadRequest, match="none is resident any more"):
-            await body_of(ticket)
-        with pytest.raises(BadRequest, match="none is resident, and"):
-            house.submit(None)
+@in_house("a", resident=("a",))
+async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(house: House):
+    house.ollama.go_down()
+    await sleep_until(6.0)
+    ticket = house.submit(None)
+    house.ollama.come_up()
+    with pytest.raises(BadRequest, match="none is resident any more"):
+        await body_of(ticket)
+    with pytest.raises(BadRequest, match="none is resident, and"):
+        house.submit(None)
 
 
-@in_virtual_time
-async def test_an_in_process_call_for_an_unknown_model_is_refused_at_once():
-    async with House("a", resident=("a",)) as house:
-        with pytest.raises(ModelNotFound):
-            await house.worker.enqueue_internal("hello", "nonsense")
-        assert house.events.of(ItemQueued) == []
+@in_house("a", resident=("a",))
+async def test_an_in_process_call_for_an_unknown_model_is_refused_at_once(house: House):
+    with pytest.raises(ModelNotFound):
+        await house.worker.enqueue_internal("hello", "nonsense")
+    assert house.events.of(ItemQueued) == []
 
 
-@in_virtual_time
-async def test_sequences_grow_and_are_never_used_twice():
-    async with House("a", resident=("a",)) as house:
-        tickets = [house.submit("a", request_id="req_same") for _ in range(3)]
-        house.worker.cancel(tickets[1].sequence)
-        tickets.append(house.submit("a", request_id="req_same"))
-        assert [ticket.sequence for ticket in tickets] == [1, 2, 3, 4]
+@in_house("a", resident=("a",))
+async def test_sequences_grow_and_are_never_used_twice(house: House):
+    tickets = [house.submit("a", request_id="req_same") for _ in range(3)]
+    house.worker.cancel(tickets[1].sequence)
+    tickets.append(house.submit("a", request_id="req_same"))
+    assert [ticket.sequence for ticket in tickets] == [1, 2, 3, 4]
 
 
-@in_virtual_time
-async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place():
-    async with House("a", resident=("a",)) as house:
-        house.submit("a", service_s=400.0)
-        await sleep_until(1.0)
-        first = house.submit("a", digest=b"d")
-        await sleep_until(2.0)
-        others = [house.submit("a", caller="other", digest=b"d"), house.submit("a")]
-        await sleep_until(300.0)
-        house.worker.leave(first.sequence)
-        await sleep_until(359.0)
-        again = house.submit("a", digest=b"d")
-        house.worker.leave(again.sequence)
-        again, twin = house.submit("a", digest=b"d"), house.submit("a", digest=b"d")
-        assert (again.position, twin.position) == (0, 3)
-        assert again.estimated_wait_s is not None
-        await sleep_until(1000.0)
-        order = [event.sequence for event in house.events.of(ItemDispatched)]
-        assert order[1:] == [each.sequence for each in (again, *others, twin)]
+@in_house("a", resident=("a",))
+async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(house: House):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    first = house.submit("a", digest=b"d")
+    await sleep_until(2.0)
+    others = [house.submit("a", caller="other", digest=b"d"), house.submit("a")]
+    await sleep_until(300.0)
+    house.worker.leave(first.sequence)
+    await sleep_until(359.0)
+    again = house.submit("a", digest=b"d")
+    house.worker.leave(again.sequence)
+    again, twin = house.submit("a", digest=b"d"), house.submit("a", digest=b"d")
+    assert (again.position, twin.position) == (0, 3)
+    assert again.estimated_wait_s is not None
+    await sleep_until(1000.0)
+    order = [event.sequence for event in house.events.of(ItemDispatched)]
+    assert order[1:] == [each.sequence for each in (again, *others, twin)]
 
 
 def place_of(house: House, ticket: Ticket) -> float:
@@ -187,30 +177,30 @@ def place_of(house: House, ticket: Ticket) -> float:
         pytest.param({"priority": Priority.CRITICAL}, 1.0, 3.0, id="another priority"),
     ],
 )
-@in_virtual_time
-async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(asked: dict[str, Any], after_s: float, placed_at: float):
-    async with House("a", "b", resident=("a",)) as house:
-        house.submit("a", service_s=400.0)
-        await sleep_until(1.0)
-        left = house.submit("a", digest=b"d")
-        await sleep_until(2.0)
-        house.worker.leave(left.sequence)
-        await sleep_until(2.0 + after_s)
-        assert place_of(house, house.submit(**{"model": "a", "digest": b"d", **asked})) == placed_at
+@in_house("a", "b", resident=("a",))
+async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
+    house: House, asked: dict[str, Any], after_s: float, placed_at: float
+):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    left = house.submit("a", digest=b"d")
+    await sleep_until(2.0)
+    house.worker.leave(left.sequence)
+    await sleep_until(2.0 + after_s)
+    assert place_of(house, house.submit(**{"model": "a", "digest": b"d", **asked})) == placed_at
 
 
-@in_virtual_time
-async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_than_may_wait():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_internal_depth": 1, "max_external_depth": 5})) as house:
-        ran = house.submit("a", service_s=400.0, digest=b"ran")
-        await sleep_until(1.0)
-        cancelled = house.submit("a", digest=b"cancelled")
-        house.worker.cancel(cancelled.sequence)
-        for sequence in (ran.sequence, cancelled.sequence):
-            house.worker.leave(sequence)
-        house.submit("a", service_s=400.0)
-        for number in range(7):
-            house.worker.leave(house.submit("a", digest=b"%d" % number).sequence)
-        await sleep_until(2.0)
-        for digest, placed_at in ((b"ran", 2.0), (b"cancelled", 2.0), (b"0", 2.0), (b"1", 1.0), (b"6", 1.0)):
-            assert place_of(house, house.submit("a", digest=digest)) == placed_at, digest
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_internal_depth": 1, "max_external_depth": 5}))
+async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_than_may_wait(house: House):
+    ran = house.submit("a", service_s=400.0, digest=b"ran")
+    await sleep_until(1.0)
+    cancelled = house.submit("a", digest=b"cancelled")
+    house.worker.cancel(cancelled.sequence)
+    for sequence in (ran.sequence, cancelled.sequence):
+        house.worker.leave(sequence)
+    house.submit("a", service_s=400.0)
+    for number in range(7):
+        house.worker.leave(house.submit("a", digest=b"%d" % number).sequence)
+    await sleep_until(2.0)
+    for digest, placed_at in ((b"ran", 2.0), (b"cancelled", 2.0), (b"0", 2.0), (b"1", 1.0), (b"6", 1.0)):
+        assert place_of(house, house.submit("a", digest=digest)) == placed_at, digest

@@ -21,7 +21,7 @@ from hearth.scheduling.estimates import Estimates
 from hearth.types import BackendCall, Outcome, QueueItem
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, Recorder, body_of, new_item, settings_with, text_of
+from tests.worker.house import FULL_TEXT, House, Recorder, body_of, in_house, new_item, settings_with, text_of
 
 
 @asynccontextmanager
@@ -100,18 +100,17 @@ class DefectiveEstimates(Estimates):
         raise ZeroDivisionError
 
 
-@in_virtual_time
-async def test_a_defect_between_a_decision_and_its_attempt_fails_that_item_and_frees_its_slot():
-    async with House("a", resident=("a",), expect_faults=True) as house:
-        state = house.worker.scheduler.state
-        sound, state.estimates = state.estimates, DefectiveEstimates(swap_prior_s=1.0)
-        with pytest.raises(HearthError) as failed:
-            await body_of(house.submit("a"))
-        assert failed.value.status == 500
-        state.estimates = sound
-        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-        (fault,) = house.events.of(InternalFault)
-        assert (fault.where, fault.detail) == ("dispatching", "ZeroDivisionError")
+@in_house("a", resident=("a",), expect_faults=True)
+async def test_a_defect_between_a_decision_and_its_attempt_fails_that_item_and_frees_its_slot(house: House):
+    state = house.worker.scheduler.state
+    sound, state.estimates = state.estimates, DefectiveEstimates(swap_prior_s=1.0)
+    with pytest.raises(HearthError) as failed:
+        await body_of(house.submit("a"))
+    assert failed.value.status == 500
+    state.estimates = sound
+    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    (fault,) = house.events.of(InternalFault)
+    assert (fault.where, fault.detail) == ("dispatching", "ZeroDivisionError")
 
 
 @in_virtual_time
@@ -174,11 +173,10 @@ async def test_a_task_that_breaks_while_it_is_ended_does_not_hold_up_the_stop():
     assert [fault.where for fault in events.of(InternalFault)] == ["fragile"]
 
 
-@in_virtual_time
-async def test_no_task_is_lost_to_the_garbage_collector():
-    async with House("a", "b", resident=("a",)) as house:
-        futures = [await house.worker.enqueue_internal("hello", model) for model in ("b", "a", "b")]
-        for _ in range(40):
-            gc.collect(0)
-            await asyncio.sleep(0.25)
-        assert all(future.done() for future in futures)
+@in_house("a", "b", resident=("a",))
+async def test_no_task_is_lost_to_the_garbage_collector(house: House):
+    futures = [await house.worker.enqueue_internal("hello", model) for model in ("b", "a", "b")]
+    for _ in range(40):
+        gc.collect(0)
+        await asyncio.sleep(0.25)
+    assert all(future.done() for future in futures)
