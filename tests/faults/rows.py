@@ -203,7 +203,7 @@ F-47: a client repeats a request while the first one waits -> with a key one job
   faults/test_connections: the_same_request_sent_twice_without_a_key_is_two_requests
   jobs/test_feeding: two_requests_with_one_idempotency_key_at_the_same_moment_are_a_conflict_and_later_one_job
 F-48: cancel in every state, twice, and of somebody else's -> one end; what is another's does not exist
-  worker/test_cancelling: it_is_given_up_at_once_in_every_phase_and_again_is_no_error, cancelling_twice_is_the_same_as_once,
+  worker/test_cancelling: it_is_given_up_at_once_in_every_phase_and_again_is_no_error,
     a_request_id_cancels_all_of_its_owners_items_and_nobody_elses
   jobs/test_feeding: cancelling_races_with_every_moment_of_a_job_and_there_is_one_end
   api/test_control: requests_of_others_cannot_be_told_from_unknown_ones
@@ -441,7 +441,8 @@ F-104: a waiter that was woken is cancelled -> no decision is lost: whoever repo
   worker/test_mailbox: a_fact_is_decided_upon_within_the_report_once_somebody_runs,
     what_was_reported_before_waits_for_somebody_to_run_and_so_does_what_comes_after
 F-105: a decision or a background task raises -> reported, started again, nothing lost; the watchdog sees a queue that only fails
-  worker/test_supervision: a_decision_that_raises_is_reported_and_the_next_one_works, a_task_that_breaks_is_reported_and_started_again
+  worker/test_supervision: a_decision_that_raises_is_reported_and_the_next_one_works,
+    a_task_that_breaks_is_reported_and_started_again_until_the_stop
   orders/test_service_manager: a_queue_task_that_has_ended_feeds_nothing
 F-106: the garbage collector runs at the worst moment -> every task is held by somebody
   worker/test_supervision: no_task_is_lost_to_the_garbage_collector

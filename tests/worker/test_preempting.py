@@ -18,7 +18,9 @@ MORNING_S = 6 * 3600.0
 """The loop starts at midnight UTC."""
 AT_ONCE = {"preempt_restart_bound_s": 0.0}
 """Whatever is lost by it: the price of starting over has tests of its own (tests/scheduling/test_preemption.py)."""
-BY_DAY = settings_with(scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60), **AT_ONCE})
+BY_DAY = settings_with(
+    scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60), **AT_ONCE}, backend={"check_interval_s": 3600.0}
+)
 FIFTY_MS = 0.05
 
 

@@ -15,14 +15,15 @@ from hearth.events import ItemInterrupted
 from hearth.execution.request import Ticket
 from hearth.types import Outcome
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
 T = TypeVar("T")
 
-ROUNDS = 250
-SEEDS = (1, 2, 3, 4)
+ROUNDS = 60 if EXAMPLES == 1 else 500
+SEEDS = (1, 2, 3)
 PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 """Estimates, which learn from round to round, keep nothing from being stopped."""
 

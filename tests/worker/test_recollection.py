@@ -59,31 +59,14 @@ async def test_only_news_are_written_and_the_last_of_them_at_the_end():
 
 
 @in_virtual_time
-async def test_the_next_process_knows_it_and_has_nothing_new_to_write():
+async def test_the_next_process_knows_it_unless_it_has_another_model_server_or_cannot_read_it_and_has_nothing_new_to_write():
     old, shelf = Estimates(swap_prior_s=10.0), Shelf()
     recollection = await recollection_of(old, shelf)
     old.learn_swap("a", "b", 4.0)
     recollection.save()
-    new = Estimates(swap_prior_s=10.0)
-    recollection = await recollection_of(new, shelf)
-    assert new.swap_s("a", "b") == 4.0
-    recollection.save()
+    known, emulated, forgotten = (Estimates(swap_prior_s=10.0) for _ in range(3))
+    (await recollection_of(known, shelf)).save()
+    await recollection_of(emulated, shelf, "scheduler.emulator")
+    await recollection_of(forgotten, BurntShelf())
+    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [4.0, 10.0, 10.0]
     assert shelf.writes == 1
-
-
-@in_virtual_time
-async def test_what_was_learned_from_an_emulator_is_not_taken_for_the_card():
-    emulated, shelf = Estimates(swap_prior_s=10.0), Shelf()
-    recollection = await recollection_of(emulated, shelf, "scheduler.emulator")
-    emulated.learn_swap("a", "b", 0.1)
-    recollection.save()
-    real = Estimates(swap_prior_s=10.0)
-    await recollection_of(real, shelf, "scheduler")
-    assert real.swap_s("a", "b") == 10.0
-
-
-@in_virtual_time
-async def test_a_store_that_cannot_be_read_leaves_a_scheduler_that_begins_anew():
-    estimates = Estimates(swap_prior_s=10.0)
-    await recollection_of(estimates, BurntShelf())
-    assert estimates.swap_s("a", "b") == 10.0

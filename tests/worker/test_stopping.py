@@ -150,10 +150,10 @@ async def test_a_start_that_is_broken_off_can_be_stopped():
 
 @pytest.mark.parametrize("stream", [False, True])
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1_000}))
-async def test_nothing_is_left_of_five_thousand_submissions_cancels_and_preemptions(house: House, stream: bool):
+async def test_nothing_is_left_of_many_submissions_cancels_and_preemptions(house: House, stream: bool):
     tasks = asyncio.all_tasks()
-    for _ in range(5):
-        tickets = [house.submit("a", stream=stream, first_byte_s=0.5) for _ in range(998)]
+    for _ in range(2):
+        tickets = [house.submit("a", stream=stream, first_byte_s=0.5) for _ in range(398)]
         await asyncio.sleep(0.1)
         tickets += [house.internal("a") for _ in range(2)]
         await asyncio.sleep(0.1)
@@ -163,4 +163,4 @@ async def test_nothing_is_left_of_five_thousand_submissions_cancels_and_preempti
         state = house.worker.scheduler.state
         assert (len(state.entries), len(state.waiting), +house.ollama.gpu.in_flight) == (0, 0, {})
         assert asyncio.all_tasks() == tasks
-    assert len(house.events.of(ItemEnded)) == 5_000
+    assert len(house.events.of(ItemEnded)) == 800

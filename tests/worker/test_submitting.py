@@ -26,20 +26,59 @@ async def test_a_request_is_answered_with_the_bytes_of_the_backend(house: House)
 
 
 @in_house("a", resident=("a",))
-async def test_positions_count_those_that_are_ahead_also_within_one_tick(house: House):
+async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_less_urgent_ones(house: House):
     first = house.submit("a")
     await settle()
     together = [house.submit("a") for _ in range(3)]
-    assert [first.position, *(ticket.position for ticket in together)] == [0, 0, 1, 2]
+    urgent = [house.internal("a"), house.internal("a", priority=Priority.CRITICAL)]
+    assert [first.position, *(ticket.position for ticket in (*together, *urgent))] == [0, 0, 1, 2, 0, 0]
+    house.worker.cancel(together[1].sequence)
+    assert [ticket.sequence for ticket in (first, *together, *urgent, house.submit("a"))] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@in_house("a", resident=("a",))
-async def test_less_urgent_work_of_the_same_tick_is_not_ahead(house: House):
-    for _ in range(3):
-        house.submit("a")
-    normal = house.internal("a")
-    critical = house.internal("a", priority=Priority.CRITICAL)
-    assert (normal.position, critical.position) == (0, 0)
+@in_house("a", "b", resident=("b",))
+async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_of_what_is_resident(house: House):
+    done = await (await house.worker.enqueue_external("hello", caller="script"))
+    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "b:latest", 10, 3, 1000)
+    assert (await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))).model == "a:latest"
+    accepted = len(house.events.of(ItemQueued))
+    with pytest.raises(ModelNotFound):
+        await house.worker.enqueue_internal("hello", "nonsense")
+    assert len(house.events.of(ItemQueued)) == accepted
+
+
+# What a caller is told of its wait.
+
+
+@in_house("a", "b", resident=("a",))
+async def test_a_swap_counts_as_long_as_such_swaps_have_taken_and_who_can_start_at_once_waits_for_nothing(house: House):
+    assert house.submit("a").estimated_wait_s == 0.0
+    await body_of(house.submit("b"))
+    await body_of(house.submit("a"))
+    swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+    await sleep_until(house.now + 1.0)
+    assert house.submit("b").estimated_wait_s == pytest.approx(swap_s)
+
+
+@in_house("a", "b", resident=("a",))
+async def test_what_was_just_told_of_another_model_is_not_told_of_this_one(house: House):
+    house.submit("a", max_tokens=40)
+    await sleep_until(house.now + 0.01)
+    behind_swap_s, behind_one_s = (house.submit(model, max_tokens=40).estimated_wait_s or 0.0 for model in "ba")
+    swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+    assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
+
+
+@for_each(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
+@in_virtual_time
+async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(parallel: int, turn_s: float):
+    async with House(
+        "a", "b", resident=("a",), settings=settings_with(queue={"max_external_depth": 9}, gpu={"parallel": parallel})
+    ) as house:
+        house.submit("a", max_tokens=40)
+        await sleep_until(house.now + 0.01)
+        told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
+        assert told[4] - told[0] == pytest.approx(turn_s, rel=0.1)
 
 
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2}))
@@ -92,25 +131,6 @@ async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_bac
         await house.worker.enqueue_internal("hello", "a")
 
 
-@in_virtual_time
-async def test_what_is_submitted_before_the_start_runs_after_it():
-    house = House("a", resident=("a",))
-    ticket = house.submit("a")
-    async with house:
-        assert text_of(await body_of(ticket)) == FULL_TEXT
-
-
-@in_house("a", resident=("a",))
-async def test_an_in_process_call_gives_the_text_and_the_counts(house: House):
-    done = await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
-    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "a:latest", 10, 3, 1000)
-
-
-@in_house("a", "b", resident=("b",))
-async def test_an_in_process_call_for_no_model_runs_on_what_is_resident(house: House):
-    assert (await (await house.worker.enqueue_external("hello", caller="script"))).model == "b:latest"
-
-
 @in_house("a", resident=("a",))
 async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(house: House):
     house.ollama.go_down()
@@ -121,21 +141,6 @@ async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_a
         await body_of(ticket)
     with pytest.raises(BadRequest, match="none is resident, and"):
         house.submit(None)
-
-
-@in_house("a", resident=("a",))
-async def test_an_in_process_call_for_an_unknown_model_is_refused_at_once(house: House):
-    with pytest.raises(ModelNotFound):
-        await house.worker.enqueue_internal("hello", "nonsense")
-    assert house.events.of(ItemQueued) == []
-
-
-@in_house("a", resident=("a",))
-async def test_sequences_grow_and_are_never_used_twice(house: House):
-    tickets = [house.submit("a", request_id="req_same") for _ in range(3)]
-    house.worker.cancel(tickets[1].sequence)
-    tickets.append(house.submit("a", request_id="req_same"))
-    assert [ticket.sequence for ticket in tickets] == [1, 2, 3, 4]
 
 
 @in_house("a", resident=("a",))
