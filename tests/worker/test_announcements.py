@@ -8,6 +8,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
+from hearth.execution.request import Ticket
 from hearth.queue.operator import Schedule
 from hearth.queue.worker import LLMQueueWorker
 from tests.support.cases import for_each
@@ -15,33 +16,35 @@ from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, Recorder, body_of, in_house, settings_with
 
-FIVE_PAST = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="5 * * * *"),)})
+BRIEFING, BACKUP = (Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))
+FIVE_PAST = settings_with(scheduling={"announcements": (BRIEFING,)})
+BOTH_AT_ONCE = settings_with(scheduling={"announcements": (BRIEFING, BACKUP)}, backend={"check_interval_s": 600.0})
 
 
-@in_house("a", resident=("a",), settings=FIVE_PAST)
-async def test_cron_entries_are_announced_in_time_and_once_each(house: House):
-    await sleep_until(2 * 3600.0 + 600.0)
-    due = [event.at + event.due_s for event in house.events.of(TaskAnnounced)]
-    assert due == pytest.approx([300.0, 3900.0, 7500.0])
-    assert all(120.0 <= event.due_s <= 300.0 for event in house.events.of(TaskAnnounced))
-
-
-@in_house("a", resident=("a",), settings=FIVE_PAST)
-async def test_a_cron_entry_holds_external_work_like_an_announcement(house: House):
-    await sleep_until(298.0)
-    await body_of(house.submit("a"))
+async def start_of(house: House, ticket: Ticket) -> float:
+    """When the only item of a house began to run, which has ended then."""
+    await body_of(ticket)
     (dispatched,) = house.events.of(ItemDispatched)
-    assert dispatched.at == pytest.approx(300.0)
+    return dispatched.at
 
 
+@in_house("a", resident=("a",), settings=BOTH_AT_ONCE)
+async def test_cron_entries_are_announced_in_time_and_once_each_also_two_of_one_minute(house: House):
+    await sleep_until(2 * 3600.0 + 600.0)
+    told = house.events.of(TaskAnnounced)
+    assert sorted((event.task_type, round(event.at + event.due_s, 3)) for event in told) == [
+        (task_type, due_at) for task_type in ("backup", "briefing") for due_at in (300.0, 3900.0, 7500.0)
+    ]
+    assert all(120.0 <= event.due_s <= 300.0 for event in told)
+
+
+@for_each(("cron", "asked_at", "starts_at"), [("5 * * * *", 298.0, 300.0), ("*/2 * * * *", 238.0, 240.0)])
 @in_virtual_time
-async def test_a_cron_entry_that_is_due_again_soon_holds_external_work_each_time():
-    settings = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="*/2 * * * *"),)})
+async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(cron: str, asked_at: float, starts_at: float):
+    settings = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron=cron),)})
     async with House("a", resident=("a",), settings=settings) as house:
-        await sleep_until(238.0)
-        await body_of(house.submit("a"))
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == pytest.approx(240.0)
+        await sleep_until(asked_at)
+        assert await start_of(house, house.submit("a")) == pytest.approx(starts_at)
 
 
 @in_virtual_time
@@ -93,30 +96,24 @@ class Announcing(LLMQueueWorker):
             self._announced.append(at_wall_s - WALL_AT_START)
 
 
-def timetable_on(clock: Clock, announced: list[float]) -> Schedule:
-    return Schedule(Announcing(clock, announced))
-
-
+@for_each(("offsets_s", "due"), [((0.0, 3850.0), [3900.0]), ((3850.0, 250.0, 250.0), [3900.0, 300.0])])
 @in_virtual_time
-async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_announces_what_comes():
+async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jumps_back_announces_again(
+    offsets_s: tuple[float, ...], due: list[float]
+):
     clock, announced = JumpyClock(), list[float]()
-    timetable = timetable_on(clock, announced)
-    timetable.look()
-    clock.offset_s = 3600.0 + 250.0
-    timetable.look()
-    assert announced == [3900.0]
+    schedule = Schedule(Announcing(clock, announced))
+    for clock.offset_s in offsets_s:
+        schedule.look()
+    assert announced == due
 
 
-@in_virtual_time
-async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_again():
-    clock, announced = JumpyClock(), list[float]()
-    clock.offset_s = 3600.0 + 250.0
-    timetable = timetable_on(clock, announced)
-    timetable.look()
-    clock.offset_s = 250.0
-    timetable.look()
-    timetable.look()
-    assert announced == [3900.0, 300.0]
+@in_house("a", resident=("a",))
+async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_says(house: House):
+    house.clock._wall_at_start += 3600.0
+    house.worker.announce("briefing", WALL_AT_START + 3700.0)
+    await sleep_until(98.0)
+    assert await start_of(house, house.submit("a")) == 100.0
 
 
 @for_each(
@@ -138,27 +135,4 @@ async def test_a_task_is_due_by_the_calendar_though_the_clock_was_set_or_the_mac
     await sleep_until(50.0)
     house.clock._wall_at_start += step_s
     await sleep_until(asked_at)
-    await body_of(house.submit("a"))
-    (dispatched,) = house.events.of(ItemDispatched)
-    assert dispatched.at == starts_at
-
-
-@in_house("a", resident=("a",))
-async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_says(house: House):
-    house.clock._wall_at_start += 3600.0
-    house.worker.announce("briefing", WALL_AT_START + 3700.0)
-    await sleep_until(98.0)
-    await body_of(house.submit("a"))
-    (dispatched,) = house.events.of(ItemDispatched)
-    assert dispatched.at == 100.0
-
-
-@in_virtual_time
-async def test_tasks_of_the_same_minute_are_all_announced():
-    announced = tuple(Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))
-    async with House("a", resident=("a",), settings=settings_with(scheduling={"announcements": announced})) as house:
-        await sleep_until(300.0)
-        assert {(event.task_type, event.at + event.due_s) for event in house.events.of(TaskAnnounced)} == {
-            ("briefing", 300.0),
-            ("backup", 300.0),
-        }
+    assert await start_of(house, house.submit("a")) == starts_at
