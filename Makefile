@@ -24,7 +24,7 @@ setup: $(VENV)/.run ## Create .venv with what Hearth needs to run
 run: $(VENV)/.run ## Set up if needed and serve (ARGS="--port 9000" and the like)
 	@exec $(BIN)/hearth serve $(ARGS)
 
-demo: $(VENV)/.run ## Set up if needed and show a house at work until Ctrl-C
+demo: $(VENV)/.run ## Set up if needed and show a busy home until Ctrl-C
 	@exec $(BIN)/hearth demo $(ARGS)
 
 # One process more than there are processors: that of the soak mostly waits.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import re
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from hearth.cli.demo import demo_config, run_demo
-from hearth.cli.demo_callers import CALLERS, HOME_MODEL, ROUND, ask_for_ever
+from hearth.cli.demo_callers import CALLERS, HOME_MODEL, ROUND, VISITOR, ask_for_ever, demo_keys, key_of
 from hearth.cli.demo_narrator import Narrator, Tally
 from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
@@ -41,23 +43,23 @@ from tests.support.patience import WITHIN_S
 CODER = "qwen2.5-coder:14b"
 
 
-def item(kind: type[Any], who: str = "editor-1", **fields: Any) -> Any:
-    known = {"lane": Lane.EXTERNAL, "caller": "local", "model": CODER, "task_type": None, "at": 0.0}
-    return kind(sequence=Sequence(1), request_id=RequestId(who), **known | fields)
+def item(kind: type[Any], who: str = "editor", **fields: Any) -> Any:
+    known = {"lane": Lane.EXTERNAL, "caller": who, "model": CODER, "task_type": None, "at": 0.0}
+    return kind(sequence=Sequence(1), request_id=RequestId("req_1"), **known | fields)
 
 
-def ended(who: str = "editor-1", outcome: Outcome = Outcome.COMPLETED, *, queue_s: float = 0.0, backend_s: float = 1.0) -> ItemEnded:
+def ended(who: str = "editor", outcome: Outcome = Outcome.COMPLETED, *, queue_s: float = 0.0, backend_s: float = 1.0) -> ItemEnded:
     measured: dict[str, Any] = {"queue_s": queue_s, "backend_s": backend_s, "total_s": queue_s + backend_s}
-    return replace(samples.ended(outcome, at=0.0), request_id=RequestId(who), caller="local", **measured)
+    return replace(samples.ended(outcome, at=0.0), caller=who, **measured)
 
 
-def interrupted(who: str = "editor-1", *, ran_s: float = 1.0) -> ItemInterrupted:
+def interrupted(who: str = "editor", *, ran_s: float = 1.0) -> ItemInterrupted:
     found: ItemInterrupted = item(ItemInterrupted, who, attempt=1, interrupt_count=1, ran_s=ran_s)
     return found
 
 
 QUEUED = item(ItemQueued, position=0)
-HOUSE = item(ItemQueued, "assistant-2", lane=Lane.INTERNAL, position=0)
+ASSISTANT = item(ItemQueued, "assistant", lane=Lane.INTERNAL, position=0)
 RESUMED = item(ItemResumed, attempt=2, how=Way.CONTINUE, again_tokens=120, verified_chars=0, catch_up_s=0.4)
 SWAP = SwapStarted(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, why="waiting")
 SWAPPED = SwapCompleted(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, swap_s=1.5, vram_mib=None, offloaded=False)
@@ -68,25 +70,23 @@ NOT_SWAPPED = SwapFailed(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, swap
     ("events", "last"),
     [
         ([ModeChanged(at=100.0, active=True), replace(QUEUED, at=103.25, position=2)], f"3.2 s editor asks {CODER}, 2 ahead"),
-        ([HOUSE, interrupted(ran_s=0.8)], "editor is interrupted after 0.8 s: assistant goes first"),
-        ([HOUSE, item(ItemQueued, "chat-3", position=0), interrupted()], "assistant goes first"),
+        ([ASSISTANT, interrupted(ran_s=0.8)], "editor is interrupted after 0.8 s: assistant goes first"),
+        ([ASSISTANT, item(ItemQueued, "chat", position=0), interrupted()], "assistant goes first"),
         ([item(ItemDispatched, attempt=2, waited_s=0.0)], "0.0 s editor runs again (try 2)"),
         ([item(ItemDispatched, attempt=1, waited_s=0.01)], ""),
-        ([item(ItemDispatched, attempt=1, waited_s=2.0)], "0.0 s editor runs after 2.0 s of waiting"),
-        ([RESUMED], "0.0 s editor goes on where it stopped: 120 tokens read again in 0.4 s"),
+        ([item(ItemDispatched, attempt=1, waited_s=2.0)], "0.0 s editor runs, after it waited 2.0 s"),
+        ([RESUMED], "0.0 s editor continues where it stopped: 120 tokens read again in 0.4 s"),
         ([replace(RESUMED, how=Way.REPLAY)], "120 tokens repeated and compared in 0.4 s"),
-        ([SWAP], f"0.0 s swap: {HOME_MODEL} makes room for {CODER}"),
-        ([SWAPPED], f"0.0 s {CODER} is loaded after 1.5 s (15 s on a real card)"),
+        ([SWAP], f"0.0 s swap: {HOME_MODEL} is replaced by {CODER}"),
+        ([SWAPPED], f"0.0 s {CODER} is loaded after 1.5 s (15 s on a real GPU)"),
         ([replace(SWAP, from_models=())], f"0.0 s load: {CODER}"),
-        ([replace(SWAP, why="home")], f"nobody waits: {CODER} comes home"),
+        ([replace(SWAP, why="home")], f"nothing waits: loading the home model {CODER}"),
         ([NOT_SWAPPED], f"{CODER} could not be loaded: no room"),
-        ([replace(NOT_SWAPPED, to_model="", detail="no answer")], f"{HOME_MODEL} does not leave: no answer"),
-        ([item(ItemProtected, interrupt_count=3)], "was interrupted 3 times: from now on it may finish"),
-        ([ended(queue_s=2.0)], "has its answer after 3.0 s, 2.0 s of them waiting"),
+        ([replace(NOT_SWAPPED, to_model="", detail="no answer")], f"{HOME_MODEL} could not be unloaded: no answer"),
+        ([item(ItemProtected, interrupt_count=3)], "was interrupted 3 times, and will not be again"),
+        ([ended(queue_s=2.0)], "has its answer after 3.0 s, of which it waited 2.0 s"),
         ([replace(ended(outcome=Outcome.FAILED), reason="swap_failed")], "failed: swap_failed"),
-        ([item(ItemQueued, "req_0123", position=0)], f"local asks {CODER}"),
-        ([item(ItemQueued, "stranger-1", position=0)], f"local asks {CODER}"),
-        ([replace(QUEUED, model="\x1b[2J")], "asks \ufffd[2J"),
+        ([replace(QUEUED, model="\x1b[2J", caller="\x07")], "\ufffd asks \ufffd[2J"),
     ],
 )
 def test_an_event_is_told_in_plain_words(events: list[Event], last: str):
@@ -111,15 +111,16 @@ def closing_table(*events: Event) -> list[str]:
     tally, out = Tally(), io.StringIO()
     for event in events:
         tally.emit(event)
-    console_for(out, environ={}).print(tally.table())
+    console = console_for(out, environ={"COLUMNS": "200"})
+    console.print(tally.table(), tally.in_arrival_order(demo_config(1.0)))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def test_the_closing_table_averages_the_waits_of_ended_requests_and_counts_what_failed_and_what_swaps_took():
     outcomes = (Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
-    failed = [ended(f"notes-{number}", outcome, backend_s=0.0) for number, outcome in enumerate(outcomes)]
-    waited = [ended("chat-1", queue_s=1.0, backend_s=5.0), ended("chat-2", queue_s=3.0, backend_s=0.0)]
-    assert closing_table(*waited, *failed, interrupted("editor-1", ran_s=3.0), replace(SWAPPED, swap_s=2.0)) == [
+    failed = [ended("notes", outcome, backend_s=0.0) for outcome in outcomes]
+    waited = [ended("chat", queue_s=1.0, backend_s=5.0), ended("chat", queue_s=3.0, backend_s=0.0)]
+    assert closing_table(*waited, *failed, interrupted("editor", ran_s=3.0), replace(SWAPPED, swap_s=2.0))[:-1] == [
         "caller requests failed mean wait interruptions",
         "chat 2 0 2.0 s 0",
         "editor 0 0 - 1",
@@ -127,7 +128,15 @@ def test_the_closing_table_averages_the_waits_of_ended_requests_and_counts_what_
         "",
         "1 swap took 2.0 s: 20 % of the GPU's working time",
     ]
-    assert closing_table(QUEUED)[-1] == "0 swaps took 0.0 s: 0 % of the GPU's working time"
+    assert closing_table(QUEUED)[-2] == "0 swaps took 0.0 s: 0 % of the GPU's working time"
+
+
+def test_the_last_line_is_what_the_same_requests_cost_in_order_of_arrival():
+    asked = [replace(ended("chat", queue_s=1.0), at=float(at), model=model) for at, model in ((10, "a"), (11, "b"), (12, "a"), (13, "b"))]
+    swaps = [replace(SWAPPED, from_models=(), to_model=name, swap_s=2.0) for name in ("a", "b")]
+    assert closing_table(*asked, *swaps)[-1].startswith(
+        "In order of arrival, the same 4 requests would have cost 4 swaps and 8.0 s of loading instead of 2 and 4.0 s, and a mean wait of "
+    )
 
 
 @asynccontextmanager
@@ -150,14 +159,17 @@ async def server(status: int = 200) -> AsyncIterator[tuple[str, list[web.Request
         await runner.cleanup()
 
 
-async def test_a_round_is_asked_in_order_and_every_request_has_its_own_id_and_only_the_assistant_is_the_house():
+async def test_every_caller_has_a_key_of_its_own_and_only_the_assistant_is_internal():
     complaints: list[str] = []
     async with server() as (url, seen):
         await ask_for_ever(url, pace=0.0, complain=complaints.append, rounds=2)
-    ids = sorted((request.headers["X-Request-Id"] for request in seen), key=lambda name: int(name.rpartition("-")[2]))
-    assert ids == [f"{visit.caller}-{number}" for number, visit in enumerate(ROUND * 2, start=1)]
+    used = Counter(request.headers["Authorization"].removeprefix("Bearer ") for request in seen)
+    assert used == Counter(key_of(visit.caller) for visit in ROUND * 2)
     assert complaints == []
-    assert {each.headers["X-Request-Id"].partition("-")[0] for each in seen if "X-Task-Type" in each.headers} == {"assistant"}
+    keys = {key.name: key for key in demo_keys()}
+    assert {name for name, key in keys.items() if key.lane is Lane.INTERNAL} == {"assistant"}
+    assert {name for name, key in keys.items() if key.admin} == {VISITOR}
+    assert all(hashlib.sha256(key_of(name).encode()).hexdigest() == key.sha256 for name, key in keys.items())
     assert {visit.body["model"] for visit in ROUND} <= {profile.name for profile in default_profiles()}
 
 
@@ -197,25 +209,21 @@ async def played(until: str, *, speed: float = 400.0) -> tuple[str, Tally]:
     return stage.getvalue(), tally
 
 
-async def test_a_round_shows_swaps_and_the_way_home_and_ends_with_a_table_in_which_nothing_failed():
-    text, tally = await played("makes room for.*comes home")  # where the first caller is late, it also comes home at the start
-    assert text.rindex("comes home") < text.index("mean wait")
+async def test_a_round_shows_swaps_and_the_way_home_and_ends_with_what_arrival_order_would_have_cost():
+    text, tally = await played("is replaced by.*loading the home model")  # where the first caller is late, it is also loaded at the start
+    assert text.rindex("loading the home model") < text.index("mean wait")
+    assert re.search(r"In order of arrival, the same \d+ requests would have cost \d+ swaps", text)
+    assert "cancelled" not in text
     assert set(tally.completed) == set(CALLERS)
     assert tally.failed.total() == 0
     assert tally.swaps >= 4
 
 
-async def test_the_house_interrupts_a_stream_that_goes_on_later_where_it_stopped():
-    text, tally = await played("goes on where it stopped", speed=40.0)
+async def test_an_internal_request_interrupts_a_stream_that_continues_later_where_it_stopped():
+    text, tally = await played("continues where it stopped", speed=40.0)
     assert re.search(r"is interrupted after .*: assistant goes first", text)
-    assert re.search(r"writer +is interrupted after .*writer +runs again.*writer +goes on where it stopped", text, re.DOTALL)
+    assert re.search(r"writer +is interrupted after .*writer +runs again.*writer +continues where it stopped", text, re.DOTALL)
     assert tally.interrupted["writer"] >= 1
-    assert tally.failed.total() == 0
-
-
-async def test_nothing_that_ends_because_the_demo_ends_is_told_or_counted_as_a_failure():
-    text, tally = await played("asks")
-    assert "cancelled" not in text
     assert tally.failed.total() == 0
 
 
@@ -238,8 +246,11 @@ def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replac
     assert "of the GPU's working time" in result.stdout
 
 
-def test_the_demos_configuration_has_active_hours_all_day_stays_on_loopback_and_keeps_the_pace():
+def test_the_demos_configuration_has_active_hours_all_day_stays_on_loopback_warns_of_no_swap_and_keeps_the_pace():
     config = demo_config(1.0)
     assert all(config.is_active_hours(hour * 3600.0) for hour in range(24))
     assert exposure_problem(config.settings.server.host, has_keys=False) is None
+    assert config.settings.gpu.alerts.swaps_per_hour_warning > 19 * 60  # as often as it swaps
+    assert config.settings.rate_limits.of_caller("chat") == (120, 2000)
+    assert demo_config(0.1).settings.rate_limits.of_caller("chat") == (1200, 20_000)
     assert demo_config(10.0).settings.gpu.restore_home_delay_s == 10 * config.settings.gpu.restore_home_delay_s

@@ -56,6 +56,9 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_a
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_label("Key", exact=True)).to_be_focused()
         assert await page.evaluate("sessionStorage.length") == 0
+        page = (await opened(browser, house, path="/#key=hearth_owner")).page  # as `hearth demo` prints it
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        assert page.url == f"{house.url}/"
 
 
 async def test_the_page_asks_for_another_key_however_many_wrong_ones_came(browser):

@@ -1,16 +1,18 @@
-"""What `hearth demo` prints: the gateway's events in plain words as they happen, and the sums at the end."""
+"""What `hearth demo` prints: the gateway's events as they happen, and at the end the sums, beside those of plain arrival order."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import asdict
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.client import printable
-from hearth.cli.demo_callers import CALLERS
 from hearth.cli.views import duration
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import PolicyName
 from hearth.events import (
     Event,
     ItemDispatched,
@@ -24,46 +26,43 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.simulation.engine import simulate
+from hearth.simulation.measures import summary
+from hearth.simulation.traces import workload_from_log
 from hearth.types import Lane, Outcome, Way
 
 _WORTH_SAYING_S = 0.05
-
-
-def who(event: ItemEvent) -> str:
-    """The demo's caller by the request id (`caller-number`), else the gateway's name for a visitor."""
-    name, _, number = event.request_id.rpartition("-")
-    return name if number.isdecimal() and name in CALLERS else printable(event.caller)
 
 
 class Narrator:
     """An event sink that prints one line per event that a newcomer should notice, and adds up until it has `ended`.
 
     Args:
-        speed: how much faster than real the emulator is; measured swap times are also told at real speed.
+        speed: how much faster than real the emulator is; measured swap times are also given at real speed.
     """
 
     def __init__(self, console: Console, *, speed: float) -> None:
         self._console = console
         self._speed = speed
         self._began_at: float | None = None
-        self._urgent = "the house"
+        self._urgent = "an internal request"
         self.tally = Tally()
         self.ended = False
 
     def emit(self, event: Event) -> None:
-        """Say it, and count it."""
+        """Print it, and count it."""
         if self.ended:
             return
         self.tally.emit(event)
         if self._began_at is None:
             self._began_at = event.at
         if isinstance(event, ItemQueued) and event.lane is Lane.INTERNAL:
-            self._urgent = who(event)
+            self._urgent = printable(event.caller)
         line: Text | None = None
         if isinstance(event, ItemEvent):
             words, style = self._of_item(event)
             name_style = "bold cyan" if event.lane is Lane.INTERNAL else "bold"
-            line = Text.assemble((f"{who(event):<10}", name_style), (words, style)) if words else None
+            line = Text.assemble((f"{printable(event.caller):<10}", name_style), (words, style)) if words else None
         elif isinstance(event, SwapStarted | SwapCompleted | SwapFailed):
             line = self._of_swap(event)
         if line is not None:
@@ -83,19 +82,19 @@ class Narrator:
             case ItemDispatched() if event.attempt > 1:
                 words, style = f"runs again (try {event.attempt})", "green"
             case ItemDispatched() if event.waited_s >= _WORTH_SAYING_S:
-                words = f"runs after {duration(event.waited_s)} of waiting"
+                words = f"runs, after it waited {duration(event.waited_s)}"
             case ItemInterrupted():
                 words, style = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first", "magenta"
             case ItemResumed():
                 again = "read again" if event.how is Way.CONTINUE else "repeated and compared"
-                words = f"goes on where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}"
+                words = f"continues where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}"
                 style = "green"
             case ItemProtected():
-                words, style = f"was interrupted {event.interrupt_count} times: from now on it may finish", "magenta"
+                words, style = f"was interrupted {event.interrupt_count} times, and will not be again", "magenta"
             case ItemEnded() if event.outcome is not Outcome.COMPLETED:
                 words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
             case ItemEnded():
-                waited = f", {duration(event.queue_s)} of them waiting" if event.queue_s >= _WORTH_SAYING_S else ""
+                waited = f", of which it waited {duration(event.queue_s)}" if event.queue_s >= _WORTH_SAYING_S else ""
                 words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
         return words, style
 
@@ -103,13 +102,13 @@ class Narrator:
         leaving, model = ", ".join(map(printable, event.from_models)), printable(event.to_model or "")
         match event:
             case SwapStarted(why="home"):
-                return Text(f"nobody waits: {model} comes home", style="blue")
+                return Text(f"nothing waits: loading the home model {model}", style="blue")
             case SwapStarted():
-                return Text(f"swap: {leaving} makes room for {model}" if leaving else f"load: {model}", style="yellow")
+                return Text(f"swap: {leaving} is replaced by {model}" if leaving else f"load: {model}", style="yellow")
             case SwapCompleted(swap_s=swap_s):
-                real = f" ({duration(swap_s * self._speed)} on a real card)" if self._speed != 1 else ""
+                real = f" ({duration(swap_s * self._speed)} on a real GPU)" if self._speed != 1 else ""
                 return Text(f"{model} is loaded after {duration(swap_s)}{real}", style="yellow")
-        what = f"{model} could not be loaded" if model else f"{leaving} does not leave"
+        what = f"{model} could not be loaded" if model else f"{leaving} could not be unloaded"
         return Text(f"{what}: {printable(event.detail)}", style="bold red")
 
 
@@ -123,20 +122,24 @@ class Tally:
         self.waited_s: defaultdict[str, float] = defaultdict(float)
         self.swaps = 0
         self._swap_s = self._backend_s = 0.0
+        self._items: list[dict[str, object]] = []
+        self._swaps: list[dict[str, object]] = []
 
     def emit(self, event: Event) -> None:
         """Count it."""
         match event:
             case ItemEnded():
-                (self.completed if event.outcome is Outcome.COMPLETED else self.failed)[who(event)] += 1
-                self.waited_s[who(event)] += event.queue_s
+                (self.completed if event.outcome is Outcome.COMPLETED else self.failed)[printable(event.caller)] += 1
+                self.waited_s[printable(event.caller)] += event.queue_s
                 self._backend_s += event.backend_s or 0.0
+                self._items.append({**asdict(event), "epoch": 0, "accepted_wall_s": event.at - event.total_s})
             case ItemInterrupted():
-                self.interrupted[who(event)] += 1
+                self.interrupted[printable(event.caller)] += 1
                 self._backend_s += event.ran_s
             case SwapCompleted():
                 self.swaps += 1
                 self._swap_s += event.swap_s
+                self._swaps.append(asdict(event))
 
     def table(self) -> RenderableType:
         """What to print at the end: for each caller, and what the swaps took of the GPU's working time."""
@@ -151,3 +154,15 @@ class Tally:
         share = 100.0 * self._swap_s / busy_s if busy_s else 0.0
         swaps = f"{self.swaps} swap{'' if self.swaps == 1 else 's'} took {duration(self._swap_s)}"
         return Group(table, Text(), Text(f"{swaps}: {share:.0f} % of the GPU's working time"))
+
+    def in_arrival_order(self, config: GatewayConfig) -> Text:
+        """What the simulator says that the same requests would have taken with the policy `fifo`, beside what they took."""
+        workload, _ = workload_from_log(self._items, self._swaps, config)
+        if not workload.jobs:
+            return Text()
+        fifo = summary(simulate(workload, workload.settings(config.scheduler_settings, PolicyName.FIFO), keep_decisions=False))
+        count = len(workload.jobs)
+        mean_s = sum(self.waited_s.values()) / count
+        cost = f"{fifo.swaps} swaps and {duration(fifo.swap_s)} of loading instead of {self.swaps} and {duration(self._swap_s)}"
+        waits = f"a mean wait of {duration(fifo.mean_wait_s)} instead of {duration(mean_s)}"
+        return Text(f"In order of arrival, the same {count} requests would have cost {cost}, and {waits}.", style="bold")

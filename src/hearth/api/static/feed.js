@@ -139,7 +139,14 @@ export async function errorText(response) {
   }
 }
 
+// `#key=...` in the address signs in for as long as the page is open, and is taken out of it; a browser never sends that part.
 function readKey() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (given) {
+    history.replaceState(null, "", location.pathname + location.search);
+    writeKey(given, false);
+    return given;
+  }
   try {
     return sessionStorage.getItem("hearth.key") ?? localStorage.getItem("hearth.key") ?? "";
   } catch {
