@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import ModelSettings, PackingSettings, PolicyName, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import ModelSettings, PackingSettings, PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action
-from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import FEW_RUNS
 from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Sequence, Usage
-from tests.scheduling.schedules import Schedule, all_settings
+from tests.scheduling.schedules import POOL, Schedule
 from tests.support.cases import for_each
-from tests.support.invariants import DecisionChecker
 from tests.support.shell import Shell, house_settings
 
 LEARNED = {
@@ -180,29 +178,30 @@ def test_a_second_slot_is_free_at_once_only_where_nobody_waits_for_rounds(prefil
     assert slot_is_free(house.state, house.state.entries[running].item) is is_free
 
 
-class Looking(DecisionChecker):
-    """Keeps every decision; with `ahead`, looks ahead after each."""
+class Looking(Schedule):
+    """Keeps every action; with `ahead`, looks ahead after each decision."""
 
-    def __init__(self, settings: SchedulerSettings, *, ahead: bool) -> None:
-        super().__init__(Scheduler(settings))
-        self.log: list[list[Action]] = []
-        self._ahead = ahead
+    def __init__(self, number: int, *, ahead: bool) -> None:
+        super().__init__(number)
+        self.ahead, self.every = ahead, list[Action]()
 
-    def handle(self, fact: Input, now: float) -> list[Action]:
-        self.log.append(super().handle(fact, now))
-        if self._ahead:
-            forecast(self.state, now)
-        return self.log[-1]
+    def tell(self, fact: Input) -> list[str]:
+        said = super().tell(fact)
+        if self.ahead:
+            forecast(self.state, self.now)
+        return said
+
+    def _note(self, action: Action) -> None:
+        super()._note(action)
+        self.every.append(action)
 
 
 def test_looking_ahead_changes_nothing():
-    for number, settings in enumerate(all_settings()):
-        both = Looking(settings, ahead=False), Looking(settings, ahead=True)
-        for brain in both:
-            schedule = Schedule(number, settings)
-            schedule.brain, schedule.state = brain, brain.state
+    for number in range(POOL):
+        both = Looking(number, ahead=False), Looking(number, ahead=True)
+        for schedule in both:
             schedule.run()
-        told = [(brain.log, brain.state.estimates.export(), str(vars(brain.state.arrivals))) for brain in both]
+        told = [(each.every, each.state.estimates.export(), str(vars(each.state.arrivals))) for each in both]
         assert told[0] == told[1], f"schedule {number}"
 
 

@@ -1,28 +1,27 @@
-"""Rules 1, 2, 4, 5, 8, 9 and 11 over twenty-five thousand random schedules (about 0.9 ms each). A failure names the schedule's number:
-`first_broken(range(number, number + 1))` runs it again."""
+"""The rules over thousands of random schedules, a millisecond each. A failure names the number: `Schedule(17).run()` runs it again."""
 
 from __future__ import annotations
 
-from tests.scheduling.schedules import Schedule, all_settings, first_broken
-from tests.support.cases import for_each
+from collections import Counter
+
+import pytest
+
+from tests.scheduling.schedules import Schedule
 from tests.support.examples import EXAMPLES
 
-BLOCK = 5_000
-BLOCKS = 5 * EXAMPLES
+BLOCK = 4_000
+BLOCKS = 2 if EXAMPLES == 1 else 6 * EXAMPLES
 
 
-@for_each("block", range(BLOCKS))
-def test_no_schedule_breaks_a_rule(block: int) -> None:
-    broken = first_broken(range(block * BLOCK, block * BLOCK + BLOCK))
-    assert broken is None, f"schedule {broken[0]}: {broken[1]}"
-
-
-def test_the_schedules_contain_what_the_rules_are_about() -> None:
-    pool, seen = all_settings(), [0, 0, 0]
-    for number in range(1000):
-        schedule = Schedule(number, pool[number % len(pool)])
-        schedule.run()
-        seen = [seen[0] + schedule.starts, seen[1] + schedule.loads, seen[2] + schedule.promotions]
-    assert seen[0] > 3000
-    assert seen[1] > 2000
-    assert seen[2] > 80
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_schedule_breaks_a_rule_and_they_contain_what_the_rules_are_about(block: int) -> None:
+    seen: Counter[str] = Counter()
+    for number in range(block * BLOCK, block * BLOCK + BLOCK):
+        schedule = Schedule(number)
+        try:
+            schedule.run()
+        except Exception as broken:
+            broken.add_note(f"schedule {number}")
+            raise
+        seen.update({"starts": schedule.starts, "loads": schedule.loads, "promotions": schedule.promotions})
+    assert seen > Counter({"starts": 3 * BLOCK, "loads": 2 * BLOCK, "promotions": BLOCK // 12})
