@@ -34,41 +34,33 @@ def taught(**settings: Any) -> Shell:
     return house
 
 
-def test_items_on_the_loaded_model_follow_one_another():
-    house = taught()
-    for _ in range(4):
-        house.arrive("a")
-    assert forecast(house.state, house.now) == {2: 2.0, 3: 4.0, 4: 6.0}
-
-
-def test_a_swap_and_what_affinity_lets_go_first_are_counted():
-    house = taught()
-    house.arrive("a")
-    other, same = house.arrive("b"), house.arrive("a")
-    assert forecast(house.state, house.now) == {same: 2.0, other: 9.0}
-
-
-def test_fifo_counts_both_swaps():
-    house = taught(policy=PolicyName.FIFO)
-    house.arrive("a")
-    other, same = house.arrive("b"), house.arrive("a")
-    assert forecast(house.state, house.now) == {other: 7.0, same: 14.0}
+@for_each(
+    ("policy", "models", "expected"),
+    [
+        (PolicyName.AFFINITY, "aaaa", {2: 2.0, 3: 4.0, 4: 6.0}),
+        (PolicyName.AFFINITY, "aba", {3: 2.0, 2: 9.0}),  # a swap, and what affinity lets go first
+        (PolicyName.FIFO, "aba", {2: 7.0, 3: 14.0}),  # both swaps
+    ],
+)
+def test_items_are_expected_one_after_another_with_the_swaps_between_them(policy: PolicyName, models: str, expected: dict[int, float]):
+    house = taught(policy=policy)
+    for model in models:
+        house.arrive(model)
+    assert forecast(house.state, house.now) == expected
 
 
 def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
-    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0))
+    rules = SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0)
+    house = taught(scheduling=rules)
     running, waiting = house.arrive("a"), house.arrive("a")
     urgent = house.internal("a")
     assert house.stopping == {running}
     assert forecast(house.state, house.now) == {urgent: 0.0, running: 2.0, waiting: 4.0}
-
-
-def test_outside_active_hours_urgent_work_is_expected_after_what_runs():
-    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0))
+    house = taught(scheduling=rules)
     house.arrive("a")
     house.tell(inputs.ModeChanged(active=False))
     urgent = house.internal("a")
-    assert forecast(house.state, house.now) == {urgent: 2.0}
+    assert forecast(house.state, house.now) == {urgent: 2.0}, "outside active hours"
 
 
 @for_each(("late_s", "wait_s"), [(0.0, 1.0), (0.5, 1.0), (30.0, 30.0)])
@@ -79,30 +71,21 @@ def test_behind_an_answer_that_takes_longer_than_expected_nobody_is_promised_les
     assert forecast(house.state, house.now + 2.0 + late_s)[Sequence(waiting)] == pytest.approx(wait_s)
 
 
-def run(house: Shell, model: str) -> None:
-    house.finish(house.arrive(model))
-
-
-def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run():
+def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_one_that_is_needed_never_seen_loading():
     house = Shell(resident=("a",))
     for _ in range(FEW_RUNS):
         assert not is_rough(house.state, "a")
         sequence = house.arrive("a")
         assert is_rough(house.state, "a")
         house.finish(sequence)
-    house.arrive("a")
+    last = house.arrive("a")
     assert not is_rough(house.state, "a")
-
-
-def test_an_estimate_is_rough_while_a_model_that_has_to_be_loaded_was_never_seen_loading():
-    house = Shell(resident=("a",))
-    for _ in range(FEW_RUNS):
-        run(house, "a")
+    house.finish(last)
     assert is_rough(house.state, "b")
     house.arrive("b")
     house.swap()
-    for sequence in range(FEW_RUNS + 1, 2 * FEW_RUNS + 1):
-        house.finish(sequence)
+    for number in range(FEW_RUNS + 2, 2 * FEW_RUNS + 2):
+        house.finish(number)
         house.arrive("b")
     assert not is_rough(house.state, "b")
     assert is_rough(house.state, "a"), "it was there from the start"

@@ -6,83 +6,63 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from hearth.cli import main
 from hearth.config.settings import PolicyName
 from tests.simulation.test_measures import TRACE
+from tests.support.cases import for_each
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    path = tmp_path / "day.jsonl"
-    path.write_text(TRACE)
-    return path
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "day.jsonl").write_text(TRACE)
+    (tmp_path / "bad.jsonl").write_text(TRACE + '{"id": 10}\n')
+    (tmp_path / "bad.yaml").write_text("nonsense: 1\n")
+    return tmp_path
 
 
-def test_the_policies_are_compared_in_a_table(trace):
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(trace)])
+def simulate(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *(option.replace("DIR", str(folder)) for option in options)])
+
+
+def test_the_policies_are_compared_in_a_table(folder):
+    result = simulate(folder, "--trace", "DIR/day.jsonl")
     assert result.exit_code == 0
     first_words = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     assert [word for word in first_words if word in set(PolicyName)] == list(PolicyName)
 
 
-def test_the_runs_are_written_as_a_list_in_the_order_of_the_policies_asked_for(trace, tmp_path):
-    out = tmp_path / "runs.json"
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--policy", "affinity", "--policy", "fifo", "--json", str(out)])
-    assert result.exit_code == 0
-    assert [run["policy"] for run in json.loads(out.read_text())] == ["affinity", "fifo"]
+def test_the_runs_are_written_as_a_list_in_the_order_of_the_policies_asked_for_and_to_stdout_nothing_else(folder):
+    asked = ("--policy", "affinity", "--policy", "fifo", "--json")
+    assert simulate(folder, "--trace", "DIR/day.jsonl", *asked, "DIR/runs.json").exit_code == 0
+    assert [run["policy"] for run in json.loads((folder / "runs.json").read_text())] == ["affinity", "fifo"]
+    runs = json.loads(simulate(folder, "--trace", "DIR/day.jsonl", "--json", "-").stdout)
+    assert [run["policy"] for run in runs] == [policy.value for policy in PolicyName]
 
 
-def test_a_dash_writes_nothing_but_json_to_stdout(trace):
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--json", "-"])
-    assert [run["policy"] for run in json.loads(result.stdout)] == [policy.value for policy in PolicyName]
+@for_each(
+    ("options", "exit_code", "said"),
+    [
+        (("--trace", "DIR/bad.jsonl"), 2, "DIR/bad.jsonl:5: "),
+        (("--trace", "DIR/none"), 2, "DIR/none: cannot be read"),
+        (("--trace", "DIR/day.jsonl", "--policy", "luck"), 2, "'luck'"),
+        (("--trace", "DIR/day.jsonl", "--config", "DIR/bad.yaml"), 2, "nonsense"),
+        (("--trace", "DIR/day.jsonl", "--json", "DIR/none/o.json"), 1, "none"),
+    ],
+)
+def test_a_failure_has_words_and_a_status_of_its_own(folder, options: tuple[str, ...], exit_code: int, said: str):
+    result = simulate(folder, *options)
+    assert (result.exit_code, "Traceback" in result.output) == (exit_code, False)
+    assert said.replace("DIR", str(folder)) in result.stderr
 
 
-def test_a_bad_trace_is_exit_2_with_file_and_line(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(TRACE + '{"id": 10}\n')
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(path)])
-    assert result.exit_code == 2
-    assert f"{path}:5: " in result.stderr
-    assert "Traceback" not in result.output
-
-
-def test_a_missing_trace_and_an_unknown_policy_are_exit_2(trace, tmp_path):
-    missing = CliRunner().invoke(main, ["simulate", "--trace", str(tmp_path / "none")])
-    assert (missing.exit_code, f"{tmp_path / 'none'}: cannot be read" in missing.stderr) == (2, True)
-    unknown = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--policy", "luck"])
-    assert (unknown.exit_code, "'luck'" in unknown.stderr) == (2, True)
-
-
-def test_a_bad_configuration_is_exit_2(trace, tmp_path):
-    config = tmp_path / "c.yaml"
-    config.write_text("nonsense: 1\n")
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--config", str(config)])
-    assert (result.exit_code, "nonsense" in result.stderr) == (2, True)
-
-
-def test_the_rules_of_a_configuration_apply(trace, tmp_path):
-    trace.write_text(
-        TRACE.splitlines()[0]
-        + """
-{"id": 0, "model": "a", "service_s": 1}
-{"id": 1, "model": "b", "service_s": 1}
-{"id": 2, "model": "a", "service_s": 1}
-"""
-    )
-    config, out = tmp_path / "c.yaml", tmp_path / "runs.json"
-    config.write_text("scheduling:\n  max_swap_wait_s: 0\n  residency_factor: 0\n")
-    arguments = ["simulate", "--trace", str(trace), "--policy", "affinity", "--json", str(out)]
+def test_the_rules_of_a_configuration_apply(folder):
+    requests = [{"id": number, "model": model, "service_s": 1} for number, model in enumerate("aba")]
+    (folder / "day.jsonl").write_text("\n".join([TRACE.splitlines()[0], *map(json.dumps, requests)]))
+    (folder / "c.yaml").write_text("scheduling:\n  max_swap_wait_s: 0\n  residency_factor: 0\n")
     swaps = []
-    for more in ([], ["--config", str(config)]):
-        assert CliRunner().invoke(main, [*arguments, *more]).exit_code == 0
-        swaps.append(len(json.loads(out.read_text())[0]["swaps"]))
+    for more in ((), ("--config", "DIR/c.yaml")):
+        result = simulate(folder, "--trace", "DIR/day.jsonl", "--policy", "affinity", "--json", "-", *more)
+        swaps.append(len(json.loads(result.stdout)[0]["swaps"]))
     assert swaps == [1, 2]
-
-
-def test_a_place_that_cannot_be_written_is_a_failure_in_words(trace, tmp_path):
-    result = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--json", str(tmp_path / "none" / "o.json")])
-    assert result.exit_code == 1
-    assert "none" in result.stderr
-    assert "Traceback" not in result.output

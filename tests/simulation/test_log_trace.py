@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
 from hearth.simulation.engine import simulate
@@ -72,7 +70,7 @@ def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
     assert jobs[0].usage == Usage(prompt_tokens=100, output_tokens=80, prompt_s=0.5, decode_s=2.0)
 
 
-@pytest.mark.parametrize("changes", [{"output_tokens": None}, {"first_byte_s": None}])
+@for_each("changes", [{"output_tokens": None}, {"first_byte_s": None}])
 def test_no_speed_is_told_of_an_answer_that_was_not_timed(changes: dict[str, Any]) -> None:
     usage = house(row(1, **changes)).jobs[0].usage
     assert (usage.prompt_tokens, usage.prompt_s, usage.decode_s) == (100, None, None)
@@ -88,56 +86,46 @@ def test_the_band_of_internal_work_comes_from_its_task_type():
     assert [job.priority for job in jobs] == [Priority.CRITICAL, Priority.NORMAL]
 
 
-def test_a_caller_who_left_leaves_again_and_would_have_got_what_is_usual():
-    left = row(3, outcome="cancelled", backend_s=None, first_byte_s=None, total_s=1.5)
-    jobs = house(row(1, backend_s=2.0), row(2, backend_s=4.0), left, row(4, outcome="failed", backend_s=90.0)).jobs
-    assert (jobs[2].cancel_after_s, jobs[2].service_s) == (1.5, 3.0)
+UNANSWERED = {"backend_s": None, "first_byte_s": None}
 
 
-@pytest.mark.parametrize(("others", "service_s"), [([row(1, model="b", backend_s=4.0)], 4.0), ([], UNKNOWN_SERVICE_S)])
-def test_where_no_answer_of_its_model_is_known_that_of_any_stands_in(others: list[dict[str, Any]], service_s: float) -> None:
-    left = row(2, outcome="cancelled", backend_s=None, first_byte_s=None)
-    assert house(*others, left).jobs[-1].service_s == service_s
-
-
-def test_a_caller_who_left_in_the_middle_of_a_long_answer_had_at_least_that():
-    job = house(row(1, outcome="cancelled", backend_s=9.0), row(2, backend_s=4.0)).jobs[0]
-    assert job.service_s == 9.0
-
-
-def test_what_was_given_up_for_its_age_is_given_up_again():
-    job = house(row(1), row(2, outcome="expired", backend_s=None, first_byte_s=None, total_s=30.0)).jobs[1]
-    assert (job.max_wait_s, job.cancel_after_s) == (30.0, None)
+@for_each(
+    ("others", "changes", "told"),
+    [
+        # who left leaves again and would have got what is usual, of its model, else of any
+        (
+            [row(1, backend_s=2.0), row(2, backend_s=4.0), row(4, outcome="failed", backend_s=90.0)],
+            {**UNANSWERED, "outcome": "cancelled", "total_s": 1.5},
+            (3.0, 1.5, None),
+        ),
+        ([row(1, model="b", backend_s=4.0)], {**UNANSWERED, "outcome": "cancelled"}, (4.0, 5.0, None)),
+        ([], {**UNANSWERED, "outcome": "cancelled"}, (UNKNOWN_SERVICE_S, 5.0, None)),
+        ([row(1, backend_s=4.0)], {"outcome": "cancelled", "backend_s": 9.0}, (9.0, 5.0, None)),  # in the middle of a long answer
+        ([row(1)], {**UNANSWERED, "outcome": "expired", "total_s": 30.0}, (2.5, None, 30.0)),  # given up for its age again
+    ],
+)
+def test_who_had_no_answer_would_have_got_what_is_usual(others: list[Any], changes: dict[str, Any], told: tuple[float | None, ...]):
+    job = next(job for job in house(*others, row(3, caller="x", **changes)).jobs if job.caller == "x")
+    assert (job.service_s, job.cancel_after_s, job.max_wait_s) == told
 
 
 def test_what_no_model_worked_on_is_left_out_and_counted():
-    found = traced(
-        row(1), row(2, outcome="failed", backend_s=None, first_byte_s=None), row(3, outcome="failed"), "no row", row(4, lane="x")
-    )
-    assert len(found[0].jobs) == 2
-    assert found[1] == 3
+    found = traced(row(1), row(2, outcome="failed", **UNANSWERED), row(3, outcome="failed"), "no row", row(4, lane="x"))
+    assert (len(found[0].jobs), found[1]) == (2, 3)
+    assert traced() == (house(), 0)
+    assert house().jobs == ()
 
 
 def test_fields_that_are_not_known_yet_disturb_nobody():
     assert len(house(row(1, colour="green"), swaps=(swap("", "a:latest", 3.0, weather="rain"),)).jobs) == 1
 
 
-def test_a_swap_costs_the_median_of_its_direction_and_failed_ones_do_not_count():
-    swaps = (
-        swap("a", "b", 5),
-        swap("a", "b", 7),
-        swap("a", "b", 60),
-        swap("b", "a", 2),
-        swap("b", "a", 600, failed=True),
-        swap("", "a", 3),
-    )
-    found = house(row(1, model="a"), row(2, model="b"), swaps=swaps)
-    assert (found.swap_s(("a",), "b"), found.swap_s(("b",), "a"), found.swap_s((), "a")) == (7, 2, 3)
-
-
-def test_a_model_that_was_never_seen_to_be_loaded_costs_what_is_assumed_of_it():
+def test_a_swap_costs_the_median_of_its_direction_or_what_is_assumed_and_failed_ones_do_not_count():
+    seen = (("a", "b", 5), ("a", "b", 7), ("a", "b", 60), ("b", "a", 2), ("", "a", 3))
+    swaps = (*(swap(*each) for each in seen), swap("b", "a", 600, failed=True))
     gpu = GpuSettings(home_model="", swap_cost_prior_s=11.0)
-    assert house(row(1, model="b"), gpu=gpu).swap_s((), "b") == 11.0
+    found = house(row(1, model="a"), row(2, model="b"), row(3, model="c"), swaps=swaps, gpu=gpu)
+    assert [found.swap_s(way, name) for way, name in ((("a",), "b"), (("b",), "a"), ((), "a"), ((), "c"))] == [7, 2, 3, 11.0]
 
 
 def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
@@ -160,11 +148,6 @@ def test_active_hours_begin_and_end_as_the_owner_set_them():
     assert day.modes == ((10 * 3600.0, False), (18 * 3600.0, True))
     night = house(row(12 * 3600), scheduling=hours)
     assert night.modes == ((0.0, False),)
-
-
-def test_a_log_with_nothing_in_it_is_a_workload_with_nothing_in_it():
-    assert traced() == (house(), 0)
-    assert house().jobs == ()
 
 
 @for_each("policy", list(PolicyName))

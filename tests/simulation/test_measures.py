@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
+from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Record, Run, simulate
-from hearth.simulation.measures import EstimateError, as_json, by_lane, comparison, summary, swap_pct
+from hearth.simulation.measures import EstimateError, Estimating, as_json, by_lane, comparison, summary, swap_pct
 from hearth.simulation.traces import parse_trace
-from hearth.types import Lane, Sequence
+from hearth.simulation.workloads import Job, Workload
+from hearth.types import Lane, Sequence, Usage
+from tests.support.cases import for_each
 
 TRACE = """\
 {"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, "gpu": {"vram_gb": 24}, "resident": ["a"]}
@@ -23,49 +26,31 @@ def fifo() -> Run:
     return simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
 
 
-def test_a_run_in_seven_numbers():
-    numbers = summary(fifo())
-    assert (numbers.makespan_s, numbers.swaps, numbers.swap_s) == (9.0, 1, 6.0)
-    assert numbers.busy_pct == pytest.approx(100 * 3 / 9)
-    assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (3.25, 6.5, 6.5)
-
-
-def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
+def test_of_twenty_waits_the_second_longest_is_the_95th_percentile_and_of_none_it_is_nothing():
     job = parse_trace(TRACE, source="t").jobs[0]
     waited = [Record(job, Sequence(number), 0.0, started=float(number), ended=99.0) for number in range(20, 0, -1)]
     numbers = summary(Run(records=waited))
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
-
-
-def test_loading_is_told_as_a_share_of_the_makespan():
+    assert (summary(Run()).makespan_s, summary(Run()).busy_pct, summary(Run()).p95_wait_s) == (0.0, 0.0, 0.0)
     assert swap_pct(fifo()) == pytest.approx(100 * 6 / 9)
 
 
-def test_an_empty_run_has_numbers_too():
-    numbers = summary(Run())
-    assert (numbers.makespan_s, numbers.busy_pct, numbers.p95_wait_s) == (0.0, 0.0, 0.0)
-
-
-def test_the_json_form_names_requests_swaps_and_summary():
-    value = as_json("fifo", fifo())
-    assert value["policy"] == "fifo"
-    assert value["requests"] == [
+def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
+    value = as_json("fifo", fifo(), EstimateError(sampled=3, median_error_s=0.5, median_error_pct=10.0))
+    assert value.pop("requests") == [
         {"id": 7, "arrived": 1.0, "started": 1.0, "ended": 2.0, "interrupts": 0},
         {"id": 8, "arrived": 1.5, "started": 8.0, "ended": 10.0, "interrupts": 0},
         {"id": 9, "arrived": 1.5, "started": None, "ended": 1.75, "interrupts": 0},
     ]
-    assert value["swaps"] == [{"from": "a", "to": "b", "start": 2.0, "end": 8.0}]
-    assert isinstance(value["summary"], dict)
-    assert set(value["summary"]) == {"makespan_s", "swaps", "swap_s", "busy_pct", "mean_wait_s", "p95_wait_s", "max_wait_s"}
-
-
-def test_the_json_form_also_tells_of_the_lanes_and_of_the_estimates():
-    error = EstimateError(sampled=3, median_error_s=0.5, median_error_pct=10.0)
-    value = as_json("fifo", fifo(), error)
-    assert value["lanes"] == {
-        "external": {"requests": 3, "answered": 2, "interrupts": 0, "mean_wait_s": 3.25, "p95_wait_s": 6.5, "max_wait_s": 6.5}
+    waits = {"mean_wait_s": 3.25, "p95_wait_s": 6.5, "max_wait_s": 6.5}
+    assert value == {
+        "policy": "fifo",
+        "swaps": [{"from": "a", "to": "b", "start": 2.0, "end": 8.0}],
+        "summary": {"makespan_s": 9.0, "swaps": 1, "swap_s": 6.0, "busy_pct": pytest.approx(100 * 3 / 9), **waits},
+        "lanes": {"external": {"requests": 3, "answered": 2, "interrupts": 0, **waits}},
+        "estimates": {"sampled": 3, "median_error_s": 0.5, "median_error_pct": 10.0},
     }
-    assert value["estimates"] == {"sampled": 3, "median_error_s": 0.5, "median_error_pct": 10.0}
+    assert as_json("fifo", Run())["estimates"] is None
 
 
 BOTH_LANES = """\
@@ -110,12 +95,48 @@ def test_the_table_has_a_row_per_policy_and_a_column_of_waits_for_each_lane_at_w
     assert columns[-2:] == [["interrupted", "0", "1"], ["estimate off by\nmedian s (%)", "-", "-"]]
 
 
-def test_the_table_tells_how_far_estimates_were_off():
+def test_the_table_tells_how_far_estimates_were_off_and_an_empty_run_is_a_row_too():
     some = EstimateError(sampled=9, median_error_s=1.5, median_error_pct=20.4)
     none = EstimateError(sampled=0, median_error_s=None, median_error_pct=None)
-    columns = cells(("fifo", fifo(), some), ("affinity", fifo(), none))
-    assert columns[-1][1:] == ["1.50 (20)", "-"]
+    columns = cells(("fifo", fifo(), some), ("affinity", fifo(), none), ("adaptive", Run(), None))
+    assert (columns[0][1:], columns[-1][1:]) == (["fifo", "affinity", "adaptive"], ["1.50 (20)", "-", "-"])
 
 
-def test_an_empty_run_is_a_row_too():
-    assert cells(("fifo", Run(), None))[0] == ["policy", "fifo"]
+# Estimated waits against what came of them.
+
+STEADY = Usage(output_tokens=200, decode_s=5.0)
+"""Two hundred tokens in five seconds: what is assumed before anything is learned, so that every estimate is right from the start."""
+
+
+def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
+    jobs = tuple(
+        Job(id=number, model="a", at=0.001 * number, service_s=each, first_byte_s=each, usage=usage)
+        for number, each in enumerate(service_s)
+    )
+    return Workload(jobs=jobs, models={"a": ModelSettings(vram_gb=10.0)}, swap_costs={("", "a"): 1.0}, resident=("a",))
+
+
+@for_each(
+    ("workload", "every", "expected"),
+    [
+        (steady(*[5.0] * 10), 1, (10, 0.0, 0.0)),
+        (steady(*[5.0] * 10), 3, (3, 0.0, 0.0)),
+        (steady(10.0, 10.0, usage=Usage()), 2, (1, 5.0, 50.0)),  # twice as long as expected doubles the wait
+        (steady(5.0), 1, (1, 0.0, None)),  # a wait of none is no error in percent
+        (steady(5.0), 5, (0, None, None)),
+    ],
+)
+def test_estimates_are_compared_with_what_came_of_them(workload: Workload, every: int, expected: tuple[float | None, ...]) -> None:
+    settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
+    brain = Estimating(Scheduler(settings), every=every)
+    simulate(workload, settings, brain)
+    error = brain.error()
+    for found, wanted in zip((error.sampled, error.median_error_s, error.median_error_pct), expected, strict=True):
+        assert found == (None if wanted is None else pytest.approx(wanted, abs=0.1))
+
+
+def test_estimating_changes_no_decision():
+    workload = steady(3.0, 1.0, 9.0, 2.0)
+    settings = workload.settings(SchedulerSettings(), PolicyName.AFFINITY)
+    watched = simulate(workload, settings, Estimating(Scheduler(settings), every=1))
+    assert watched.decisions == simulate(workload, settings).decisions

@@ -7,7 +7,6 @@ from io import BytesIO
 from random import Random
 
 import matplotlib.image
-import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, Span, simulate
@@ -49,10 +48,6 @@ def test_a_picture_grows_with_its_policies_and_not_in_width():
     assert two[1] > one[1]
 
 
-def test_the_same_runs_make_the_same_picture():
-    assert draw_png(runs(5, PolicyName.AFFINITY), title="day") == draw_png(runs(5, PolicyName.AFFINITY), title="day")
-
-
 @for_each(
     "change",
     [
@@ -66,23 +61,21 @@ def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers(change):
     requests = [f'{{"id": {number}, "model": "{model}", "service_s": 1}}' for number, model in enumerate("aba")]
     house = parse_trace("\n".join([header, *requests]), source="t")
     run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
+    assert draw_png({"x": run}) == draw_png({"x": run})
     assert draw_png({"x": run}) != draw_png({"x": change(run)})
 
 
-@pytest.mark.parametrize("internal", [0.0, 1.0])
-def test_a_house_with_one_lane_has_a_picture(internal):
-    assert size(draw_png(runs(3, PolicyName.FIFO, internal=internal)))[0] == WIDTH_IN * DOTS_PER_INCH
-
-
-def test_a_run_of_nothing_has_a_picture_too():
-    assert size(draw_png({"fifo": Run()}))[0] == WIDTH_IN * DOTS_PER_INCH
-
-
-def test_a_name_that_would_be_a_bad_formula_can_be_drawn():
+def oddly_named() -> dict[str, Run]:
     trace = '{"models": {"$a_b$^{": {}}, "resident": ["$a_b$^{"]}\n{"id": 0, "model": "$a_b$^{", "service_s": 1}'
     house = parse_trace(trace, source="t")
-    drawn = draw_png({"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}, title="$\\nonsense$")
-    assert size(drawn)[0] == WIDTH_IN * DOTS_PER_INCH
+    return {"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}
+
+
+@for_each(
+    "drawn", [runs(3, PolicyName.FIFO, internal=0.0), runs(3, PolicyName.FIFO, internal=1.0), {"fifo": Run()}, oddly_named()]
+)  # one lane; nothing at all; names that would be bad formulas
+def test_a_run_of_any_kind_has_a_picture(drawn: dict[str, Run]):
+    assert size(draw_png(drawn, title="$\\nonsense$"))[0] == WIDTH_IN * DOTS_PER_INCH
 
 
 def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy():

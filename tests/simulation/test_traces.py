@@ -1,15 +1,19 @@
-"""Reading traces: what the fields mean, and what a bad line is told."""
+"""Reading and writing traces: what the fields mean, and what a bad line is told."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from hearth.errors import ConfigError
-from hearth.simulation.traces import parse_trace, read_trace
+from hearth.simulation.traces import parse_trace, read_trace, trace_text
+from hearth.simulation.workloads import WORKLOADS
 from hearth.types import Lane, Priority, Usage
 from tests.support.cases import for_each
+from tests.support.workloads import Mix, random_workload
 
 HEADER = {
     "models": {"a": {"vram_gb": 13, "parallel": 2, "prompt_tps": 1000, "tps": 50}, "b": {}},
@@ -30,46 +34,28 @@ def problems(*requests: object, header: object = HEADER) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_a_request_is_read_field_by_field():
-    job = parse_trace(text(GOOD), source="t").jobs[0]
-    assert (job.id, job.at, job.model, job.lane, job.priority, job.service_s) == (0, 1.5, "a", Lane.INTERNAL, Priority.CRITICAL, 0.3)
+TOKENS = {"id": 0, "model": "a", "prompt_tokens": 500, "output_tokens": 100}
+TIMED = Usage(prompt_tokens=500, output_tokens=100, prompt_s=0.5, decode_s=2.0)
+REPORTS = {"output_tokens": 40, "decode_s": 2}
 
 
-def test_the_header_tells_of_models_swaps_memory_and_residents():
-    house = parse_trace(text(GOOD), source="t")
-    assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (13, 2, None)
-    assert house.swap_s(("a",), "b") == 7.4
-    assert (house.vram_gb, house.resident) == (24, ("a",))
-
-
-def test_tokens_stand_for_service_time_at_the_models_rates():
-    job = parse_trace(text({"id": 0, "model": "a", "prompt_tokens": 500, "output_tokens": 100}), source="t").jobs[0]
-    assert (job.service_s, job.first_byte_s) == (2.5, 2.5)
-    assert (job.usage.prompt_s, job.usage.decode_s) == (0.5, 2.0)
-
-
-def test_a_streamed_answer_begins_when_its_prompt_is_read():
-    job = parse_trace(text({"id": 0, "model": "a", "prompt_tokens": 500, "output_tokens": 100, "stream": True}), source="t").jobs[0]
-    assert (job.first_byte_s, job.streaming) == (0.5, True)
-
-
-def test_an_answer_that_is_not_streamed_comes_as_a_whole():
-    assert parse_trace(text(GOOD), source="t").jobs[0].first_byte_s == 0.3
-
-
-def test_a_request_without_a_model_runs_anywhere():
-    assert parse_trace(text({"id": 0, "model": None, "service_s": 1}), source="t").jobs[0].model is None
-
-
-def test_blank_lines_do_not_shift_line_numbers():
-    with pytest.raises(ConfigError, match="t:4: model"):
-        parse_trace(text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', source="t")
-
-
-def test_a_request_may_tell_its_first_byte_its_limit_and_what_its_answer_reports():
-    told = {"id": 0, "model": "a", "service_s": 3, "first_byte_s": 1, "max_tokens": 64, "reports": {"output_tokens": 40, "decode_s": 2}}
-    job = parse_trace(text(told), source="t").jobs[0]
-    assert (job.first_byte_s, job.max_tokens, job.usage) == (1, 64, Usage(output_tokens=40, decode_s=2))
+@for_each(
+    ("request_line", "expected"),
+    [
+        (GOOD, {"id": 0, "at": 1.5, "model": "a", "lane": Lane.INTERNAL, "priority": Priority.CRITICAL, "service_s": 0.3}),
+        (GOOD, {"first_byte_s": 0.3}),  # what is not streamed comes as a whole
+        (TOKENS, {"service_s": 2.5, "first_byte_s": 2.5, "usage": TIMED}),  # at the model's rates
+        ({**TOKENS, "stream": True}, {"first_byte_s": 0.5, "streaming": True}),  # begins when its prompt is read
+        ({"id": 0, "model": None, "service_s": 1}, {"model": None}),
+        (
+            {"id": 0, "model": "a", "service_s": 3, "first_byte_s": 1, "max_tokens": 64, "reports": REPORTS},
+            {"first_byte_s": 1, "max_tokens": 64, "usage": Usage(output_tokens=40, decode_s=2)},
+        ),
+    ],
+)
+def test_a_request_is_read_field_by_field(request_line: object, expected: dict[str, object]) -> None:
+    job = parse_trace(text(request_line), source="t").jobs[0]
+    assert {name: getattr(job, name) for name in expected} == expected
 
 
 def test_a_request_may_wait_for_several_others():
@@ -77,9 +63,32 @@ def test_a_request_may_wait_for_several_others():
     assert (job.after, job.also_after) == (0, (1,))
 
 
-def test_the_header_may_tell_of_active_hours_and_of_how_long_unloading_takes():
-    house = parse_trace(text(GOOD, header={**HEADER, "unload_s": {"a": 0.5}, "hours": [{"t": 60, "active": False}]}), source="t")
+def test_the_header_tells_of_models_swaps_memory_residents_and_hours():
+    header = {**HEADER, "unload_s": {"a": 0.5}, "hours": [{"t": 60, "active": False}]}
+    house = parse_trace(text(GOOD, header=header), source="t")
+    assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (13, 2, None)
+    assert (house.swap_s(("a",), "b"), house.vram_gb, house.resident) == (7.4, 24, ("a",))
     assert (house.unload_s, house.modes) == ({"a": 0.5}, ((60, False),))
+
+
+@for_each("name", WORKLOADS)
+def test_a_workload_that_ships_survives_being_written_and_read(name):
+    workload = WORKLOADS[name]()
+    assert parse_trace(trace_text(workload), source="t") == workload
+
+
+def test_random_workloads_survive_being_written_and_read():
+    for seed in range(40):
+        workload = random_workload(Random(seed), Mix())
+        limited = tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in workload.jobs)
+        for each in (workload, replace(workload, jobs=limited)):
+            assert parse_trace(trace_text(each), source="t") == each, f"seed {seed}"
+
+
+def test_a_name_with_a_line_break_of_any_kind_stays_one_line():
+    workload = random_workload(Random(1), Mix())
+    odd = replace(workload, jobs=tuple(replace(job, caller="a\u2028b\u0085c\nd\ud800") for job in workload.jobs))
+    assert parse_trace(trace_text(odd).replace("\\ud800", "x"), source="t").jobs[0].caller == "a\u2028b\u0085c\ndx"
 
 
 @for_each(
@@ -132,32 +141,33 @@ def test_every_problem_is_told_at_once():
     assert len(problems({"id": 0, "model": "zz", "service_s": 1}, {"id": 0, "model": "a"}, {"id": 0, "model": "a", "service_s": 1})) == 4
 
 
-def test_an_identity_that_is_taken_is_named_with_the_line_that_took_it():
-    assert problems(GOOD, GOOD) == ("t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",)
+@for_each(
+    ("requests", "problem"),
+    [
+        ((GOOD, GOOD), "t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own"),
+        ((GOOD, {**GOOD, "id": 1, "also_after": [0]}), "t.jsonl:3: also_after: name one of them in `after`"),
+    ],
+)
+def test_requests_that_contradict_each_other_are_named(requests: tuple[object, ...], problem: str) -> None:
+    assert problems(*requests) == (problem,)
 
 
-def test_who_waits_for_several_others_has_to_wait_for_one():
-    assert problems(GOOD, {**GOOD, "id": 1, "also_after": [0]}) == ("t.jsonl:3: also_after: name one of them in `after`",)
-
-
-def test_what_is_not_json_is_named_with_its_line():
-    with pytest.raises(ConfigError, match="t:2: Invalid JSON"):
-        parse_trace(text() + "\n{nope", source="t")
-
-
-def test_an_empty_file_is_told_what_is_missing():
-    with pytest.raises(ConfigError, match="header"):
-        parse_trace("\n\n", source="t")
-
-
-def test_numbers_that_are_not_finite_are_refused():
-    with pytest.raises(ConfigError, match="t:2: "):
-        parse_trace(text() + '\n{"id": 0, "model": "a", "service_s": Infinity}', source="t")
+@for_each(
+    ("content", "problem"),
+    [
+        (text() + "\n{nope", "t:2: Invalid JSON"),
+        ("\n\n", "header"),
+        (text() + '\n{"id": 0, "model": "a", "service_s": Infinity}', "t:2: "),
+        (text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', "t:4: model"),  # blank lines shift no numbers
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_trace(content, source="t")
 
 
 def test_a_single_resident_model_needs_no_swap_costs():
-    house = parse_trace(text({**GOOD}, header={"models": {"a": {}}, "resident": ["a"]}), source="t")
-    assert house.jobs
+    assert parse_trace(text({**GOOD}, header={"models": {"a": {}}, "resident": ["a"]}), source="t").jobs
 
 
 def test_a_file_that_is_not_there_or_is_not_text_is_a_clear_error(tmp_path):

@@ -72,15 +72,12 @@ def offered(workload: Workload) -> float:
     return sum(job.service_s for job in workload.jobs) / max(job.at for job in workload.jobs)
 
 
-def test_the_houses_own_work_comes_within_active_hours_and_the_bulk_at_night() -> None:
+def test_the_houses_own_work_comes_within_active_hours_the_bulk_at_night_and_prompts_are_what_packing_is_for() -> None:
     jobs = WORKLOADS["house_day"]().jobs
     assert all(6 * 3600 <= job.at <= 22 * 3600 for job in jobs if job.lane is Lane.INTERNAL)
     assert all(job.at <= 4 * 3600 for job in jobs if job.caller == "bulk")
     assert {job.priority for job in jobs if job.lane is Lane.INTERNAL} == {0, 1, 2}
     assert 800 < len(jobs) < 1500
-
-
-def test_prompts_are_the_mix_that_packing_is_for() -> None:
-    workload = WORKLOADS["prompts"]()
-    assert [job.prompt_tokens for job in workload.jobs[:5]] == [512, 1, 1, 1, 512]
-    assert all(model.parallel == 4 for model in workload.models.values())
+    prompts = WORKLOADS["prompts"]()
+    assert [job.prompt_tokens for job in prompts.jobs[:5]] == [512, 1, 1, 1, 512]
+    assert all(model.parallel == 4 for model in prompts.models.values())
