@@ -29,7 +29,8 @@ BOOK = {
 
 @pytest.fixture
 async def url(start_emulator: StartEmulator) -> str:
-    return (await start_emulator(default_profiles(), speed=1000.0))[1]
+    thinker = default_profiles()[1].model_copy(update={"name": "thinker", "capabilities": ("completion", "thinking")})
+    return (await start_emulator([*default_profiles(), thinker], speed=1000.0))[1]
 
 
 @pytest.fixture
@@ -50,35 +51,23 @@ async def claude(url: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
         yield client
 
 
-def check_book(text: str) -> None:
-    book = json.loads(text)
-    assert set(book) == {"title", "year", "tags"}
-    assert isinstance(book["year"], int)
-    assert set(book["tags"]) <= {"a", "b"}
-
-
-async def test_ollama_chat_whole_and_streamed_say_the_same_with_one_seed(native):
+async def test_ollama_says_the_same_whole_and_streamed_and_ends_by_itself_after_some_sentences(native):
     options = {"seed": 7, "num_predict": 30}
     whole = await native.chat(model=CODER, messages=SAY_HELLO, options=options)
     parts = [part async for part in await native.chat(model=CODER, messages=SAY_HELLO, options=options, stream=True)]
-
     assert "".join(part.message.content for part in parts) == whole.message.content
-    assert parts[-1].done
-    assert parts[-1].eval_count == whole.eval_count
-
-
-async def test_ollama_generate_ends_by_itself_after_some_sentences(native):
+    assert (parts[-1].done, parts[-1].eval_count) == (True, whole.eval_count)
     answer = await native.generate(model=CODER, prompt="tell me")
-
-    assert answer.done_reason == "stop"
-    assert 40 <= answer.eval_count <= 203
+    assert (answer.done_reason, 40 <= answer.eval_count <= 203) == ("stop", True)
     assert answer.total_duration >= answer.eval_duration > 0
 
 
-async def test_ollama_answers_in_the_schema_asked_for(native):
-    answer = await native.chat(model=CODER, messages=SAY_HELLO, format=BOOK)
-
-    check_book(answer.message.content)
+async def test_answers_have_the_schema_asked_for(native, gpt):
+    wanted = {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}
+    choice = (await gpt.chat.completions.create(model=CODER, messages=SAY_HELLO, response_format=wanted)).choices[0]
+    for text in ((await native.chat(model=CODER, messages=SAY_HELLO, format=BOOK)).message.content, choice.message.content):
+        book = json.loads(text)
+        assert (set(book), type(book["year"]), set(book["tags"]) <= {"a", "b"}) == ({"title", "year", "tags"}, int, True)
 
 
 async def test_ollama_manages_models(native):
@@ -88,100 +77,51 @@ async def test_ollama_manages_models(native):
     assert "num_ctx" in shown.parameters
     assert shown.capabilities == ["completion", "tools", "insert"]
     assert {"mine:latest", "tuned:latest"} <= {one.model for one in (await native.list()).models}
-
     await native.delete("mine")
-    statuses = [part.status async for part in await native.pull("llama3.1:8b", stream=True)]
-
     assert "mine:latest" not in {one.model for one in (await native.list()).models}
-    assert statuses[-1] == "success"
+    assert [part.status async for part in await native.pull("llama3.1:8b", stream=True)][-1] == "success"
     assert (await native.generate(model="tuned", prompt="")).done_reason == "load"
     assert [(one.model, one.context_length) for one in (await native.ps()).models] == [("tuned:latest", 512)]
 
 
-async def test_ollama_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch(native):
+async def test_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch(native, gpt):
     batch = await native.embed(model="nomic-embed-text", input=["one", "two"])
     alone = await native.embed(model="nomic-embed-text", input="two")
-
-    assert batch.embeddings[1] == alone.embeddings[0]
-    assert batch.embeddings[0] != batch.embeddings[1]
+    assert batch.embeddings[1] == alone.embeddings[0] != batch.embeddings[0]
     assert len(alone.embeddings[0]) == 768
     assert isclose(sum(value * value for value in alone.embeddings[0]), 1.0, rel_tol=1e-5)
+    vectors = await gpt.embeddings.create(model="nomic-embed-text", input=["one", "two"], dimensions=8)
+    assert [len(one.embedding) for one in vectors.data] == [8, 8]
 
 
-async def test_openai_chat_whole_and_streamed_say_the_same_with_one_seed(gpt):
+async def test_openai_says_the_same_whole_and_streamed(gpt):
     asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "seed": 7, "max_tokens": 20}
     whole = await gpt.chat.completions.create(**asked)
     parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
-
     said = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
-    assert said == whole.choices[0].message.content
-    assert whole.choices[0].finish_reason == "length"
+    assert (said, whole.choices[0].finish_reason) == (whole.choices[0].message.content, "length")
     assert parts[-1].usage.completion_tokens == 20
-
-
-async def test_a_tool_result_is_answered_with_text(gpt):
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-    turns = [
-        *ASK_WEATHER,
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
-    ]
-    answer = await gpt.chat.completions.create(model=CODER, messages=turns, tools=[WEATHER])
-
-    assert answer.choices[0].message.content
-
-
-async def test_openai_answers_in_the_schema_asked_for(gpt):
-    response_format = {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}
-    answer = await gpt.chat.completions.create(model=CODER, messages=SAY_HELLO, response_format=response_format)
-
-    check_book(answer.choices[0].message.content)
-
-
-async def test_openai_completions_embeddings_and_models(gpt):
     text = await gpt.completions.create(model=CODER, prompt="hello", max_tokens=4)
-    vectors = await gpt.embeddings.create(model="nomic-embed-text", input=["one", "two"], dimensions=8)
-    models = [one.id async for one in gpt.models.list()]
-
     assert text.usage.completion_tokens == 4
-    assert [len(one.embedding) for one in vectors.data] == [8, 8]
-    assert CODER in models
+    assert CODER in [one.id async for one in gpt.models.list()]
     assert (await gpt.models.retrieve(CODER)).id == CODER
 
 
-async def test_anthropic_messages_whole_and_streamed(claude):
+async def test_anthropic_says_the_same_whole_and_streamed(claude):
     asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "max_tokens": 12}
     whole = await claude.messages.create(**asked)
     async with claude.messages.stream(**asked) as stream:
         said = "".join([text async for text in stream.text_stream])
         final = await stream.get_final_message()
-
-    assert whole.stop_reason == "max_tokens"
-    assert whole.usage.output_tokens == 12
+    assert (whole.stop_reason, whole.usage.output_tokens, final.usage.output_tokens) == ("max_tokens", 12, 12)
     assert said == final.content[0].text
-    assert final.usage.output_tokens == 12
 
 
-async def test_anthropic_tool_use_whole_and_streamed(claude):
-    tools = [{"name": "get_weather", "description": "weather", "input_schema": PARAMETERS}]
-    asked: dict[str, Any] = {"model": CODER, "messages": ASK_WEATHER, "max_tokens": 100, "tools": tools}
-    whole = await claude.messages.create(**asked)
-    async with claude.messages.stream(**asked) as stream:
-        final = await stream.get_final_message()
-
-    assert whole.stop_reason == final.stop_reason == "tool_use"
-    assert whole.content[0].input["city"] == final.content[0].input["city"] == "Paris"
-
-
-async def test_a_thinking_model_thinks_first_in_every_dialect(start_emulator):
-    thinker = default_profiles()[1].model_copy(update={"name": "thinker", "capabilities": ("completion", "thinking")})
-    _, url = await start_emulator([thinker], speed=1000.0)
-    async with ollama.AsyncClient(host=url, trust_env=False) as native, anthropic.AsyncAnthropic(base_url=url, api_key="unused") as claude:
-        parts = [part.message async for part in await native.chat(model="thinker", messages=SAY_HELLO, stream=True)]
-        asked: dict[str, Any] = {"messages": SAY_HELLO, "thinking": {"type": "enabled", "budget_tokens": 1024}}
-        message = await claude.messages.create(model="thinker", max_tokens=100, **asked)
-        quiet = await native.chat(model="thinker", messages=SAY_HELLO, think=False)
-
+async def test_a_thinking_model_thinks_first_in_every_dialect(native, claude):
+    parts = [part.message async for part in await native.chat(model="thinker", messages=SAY_HELLO, stream=True)]
+    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    message = await claude.messages.create(model="thinker", max_tokens=100, messages=SAY_HELLO, thinking=thinking)
+    quiet = await native.chat(model="thinker", messages=SAY_HELLO, think=False)
     assert parts[0].thinking
     assert parts[-2].content
     assert [block.type for block in message.content] == ["thinking", "text"]
@@ -200,7 +140,6 @@ async def test_every_error_has_the_class_of_its_client(native, gpt, claude):
 async def test_ollama_calls_the_tool_that_the_question_asks_for_whole_and_in_one_chunk(native):
     whole = await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
     parts = [part async for part in await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
-
     for message in (whole.message, parts[0].message):
         call = message.tool_calls[0].function
         assert (call.name, call.arguments["city"], type(call.arguments["days"])) == ("get_weather", "Paris", int)
@@ -208,15 +147,27 @@ async def test_ollama_calls_the_tool_that_the_question_asks_for_whole_and_in_one
     assert parts[-1].done_reason == "stop"
 
 
-async def test_openai_tool_calls_carry_their_arguments_as_text_whole_and_streamed(gpt):
+async def test_openai_tool_calls_carry_their_arguments_as_text_and_a_result_is_answered_with_text(gpt):
     asked: dict[str, Any] = {"model": CODER, "messages": ASK_WEATHER, "tools": [WEATHER]}
     choice = (await gpt.chat.completions.create(**asked)).choices[0]
     parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True)]
-
     assert choice.finish_reason == parts[-1].choices[0].finish_reason == "tool_calls"
     for call in (choice.message.tool_calls[0], parts[0].choices[0].delta.tool_calls[0]):
         arguments = json.loads(call.function.arguments)
         assert (call.function.name, arguments["city"], 1 <= arguments["days"] <= 9) == ("get_weather", "Paris", True)
+    result = {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "sunny"}
+    answered = await gpt.chat.completions.create(**asked | {"messages": [*ASK_WEATHER, choice.message.model_dump(), result]})
+    assert answered.choices[0].message.content
+
+
+async def test_anthropic_tool_use_whole_and_streamed(claude):
+    tools = [{"name": "get_weather", "description": "weather", "input_schema": PARAMETERS}]
+    asked: dict[str, Any] = {"model": CODER, "messages": ASK_WEATHER, "max_tokens": 100, "tools": tools}
+    whole = await claude.messages.create(**asked)
+    async with claude.messages.stream(**asked) as stream:
+        final = await stream.get_final_message()
+    assert whole.stop_reason == final.stop_reason == "tool_use"
+    assert whole.content[0].input["city"] == final.content[0].input["city"] == "Paris"
 
 
 async def test_openai_responses_whole_streamed_and_with_a_tool(gpt):
@@ -225,7 +176,6 @@ async def test_openai_responses_whole_streamed_and_with_a_tool(gpt):
     events = [event async for event in await gpt.responses.create(model=CODER, input="hello", stream=True)]
     called = await gpt.responses.create(model=CODER, input=ASK_WEATHER[0]["content"], tools=[tool])
     calls = [event async for event in await gpt.responses.create(model=CODER, input="weather in Rome", tools=[tool], stream=True)]
-
     assert whole.output_text
     assert events[-1].response.output_text == "".join(one.delta for one in events if one.type == "response.output_text.delta")
     assert called.output[0].name == calls[-1].response.output[0].name == "get_weather"

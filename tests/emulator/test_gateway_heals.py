@@ -41,7 +41,7 @@ SHORT_S = 1.0
 
 
 @dataclass
-class House:
+class Home:
     """A gateway with an emulated Ollama behind it, and a caller in front."""
 
     emulator: Emulator
@@ -52,7 +52,7 @@ class House:
 
 @pytest.fixture
 async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> AsyncIterator[Any]:
-    """Builds houses of quirks; everything is stopped after the test."""
+    """Builds homes whose Ollama has quirks; everything is stopped after the test."""
     async with AsyncExitStack() as stack:
 
         async def build(
@@ -62,26 +62,22 @@ async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -
             swap_timeout_s: float = 30.0,
             num_ctx: int | None = None,
             **facts: Any,
-        ) -> House:
+        ) -> Home:
             models = [model("a", **{**SLOW, **facts}), model("b", **SLOW)]
             emulator, url = await start_emulator(models, quirks=frozenset(map(parse_quirk, quirks)), num_parallel=parallel)
-            recorder = Recorder()
-            config = GatewayConfig(settings=_settings(parallel, first_byte_timeout_s, swap_timeout_s, num_ctx))
+            settings = Settings(
+                gpu=GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel),
+                models=MappingProxyType({"a": ModelSettings(parallel=parallel, num_ctx=num_ctx)}),
+                ollama=OllamaSettings(first_byte_timeout_s=first_byte_timeout_s),
+                rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1000, requests_per_hour=1000)),
+                server=ServerSettings(shutdown_grace_s=0.05),
+            )
+            recorder, config = Recorder(), GatewayConfig(settings=settings)
             gateway = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(recorder,))
             _, gateway_url = await stack.enter_async_context(gateway)
-            return House(emulator, url, Caller(session, gateway_url), recorder)
+            return Home(emulator, url, Caller(session, gateway_url), recorder)
 
         yield build
-
-
-def _settings(parallel: int, first_byte_timeout_s: float, swap_timeout_s: float, num_ctx: int | None) -> Settings:
-    return Settings(
-        gpu=GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel),
-        models=MappingProxyType({"a": ModelSettings(parallel=parallel, num_ctx=num_ctx)}),
-        ollama=OllamaSettings(first_byte_timeout_s=first_byte_timeout_s),
-        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1000, requests_per_hour=1000)),
-        server=ServerSettings(shutdown_grace_s=0.05),
-    )
 
 
 def told(path: str, body: bytes) -> str:
@@ -93,104 +89,86 @@ def told(path: str, body: bytes) -> str:
 
 
 async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_alive(build) -> None:
-    house = await build("eviction-wedge", parallel=2)
-    long = house.caller.begin("a", tokens=40, keep_alive=-1)
-    await until(lambda: house.emulator.in_flight)
-    others = [house.caller.begin(name, keep_alive=-1) for name in ("b", "a", "b", "a")]
-
+    home = await build("eviction-wedge", parallel=2)
+    long = home.caller.begin("a", tokens=40, keep_alive=-1)
+    await until(lambda: home.emulator.in_flight)
+    others = [home.caller.begin(name, keep_alive=-1) for name in ("b", "a", "b", "a")]
     answers = await asyncio.wait_for(asyncio.gather(long, *others), WITHIN_S)
-
     assert all(answer["done"] is True for answer in answers)
-    assert set(loaded_names(house.emulator)) == {"a", "b"}
+    assert set(loaded_names(home.emulator)) == {"a", "b"}
 
 
 async def test_a_keep_alive_of_a_caller_never_reaches_ollama_with_a_prompt(build) -> None:
-    house = await build()
-    await house.caller.generate("a", keep_alive="5s")
-
-    sent = [json.loads(one.body) for one in house.emulator.requests if one.path == "/api/generate"]
-
+    home = await build()
+    await home.caller.generate("a", keep_alive="5s")
+    sent = [json.loads(one.body) for one in home.emulator.requests if one.path == "/api/generate"]
     assert [("prompt" in body, "keep_alive" in body) for body in sent if body.get("prompt")] == [(True, False)]
 
 
 async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(build) -> None:
-    house = await build("slot-leak", first_byte_timeout_s=SHORT_S)
-    await leave_in_mid_stream(house.emulator, house.caller)
-    assert house.emulator.leaked_slots == {"a:latest": 1}
-    loads, resent, began_at = len(house.emulator.loads), len(house.recorder.of(ItemResent)), time.monotonic()
-
-    status, body = await house.caller.stream("/api/chat")
-
+    home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
+    await leave_in_mid_stream(home.emulator, home.caller)
+    assert home.emulator.leaked_slots == {"a:latest": 1}
+    loads, resent, began_at = len(home.emulator.loads), len(home.recorder.of(ItemResent)), time.monotonic()
+    status, body = await home.caller.stream("/api/chat")
     assert status == 200
     assert json.loads(body.splitlines()[-1])["done"] is True
     assert time.monotonic() - began_at >= SHORT_S
-    assert len(house.emulator.loads) == loads + 1
-    assert len(house.recorder.of(ItemResent)) == resent + 1
-    assert house.emulator.leaked_slots == {}
+    assert len(home.emulator.loads) == loads + 1
+    assert len(home.recorder.of(ItemResent)) == resent + 1
+    assert home.emulator.leaked_slots == {}
 
 
 @pytest.mark.parametrize("path", STREAMS)
 async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(path, build) -> None:
-    house = await build("no-done")
-
-    status, body = await house.caller.stream(path)
-
+    home = await build("no-done")
+    status, body = await home.caller.stream(path)
     assert status == 200
     assert told(path, body) == BackendGone().message
 
 
 @pytest.mark.parametrize("path", [path for path in STREAMS if path.startswith("/v1")])
 async def test_a_v1_stream_whose_runner_dies_silently_is_ended_with_an_error_and_the_next_one_works(path, build) -> None:
-    house = await build("empty-error-chunk=2")
-    assert b"delta" in (await house.caller.stream("/v1/messages"))[1]
-
-    status, body = await house.caller.stream(path)
-
+    home = await build("empty-error-chunk=2")
+    assert b"delta" in (await home.caller.stream("/v1/messages"))[1]
+    status, body = await home.caller.stream(path)
     assert status == 200
     assert told(path, body) == BackendGone().message
-    assert (await house.caller.generate("a"))["done"] is True
+    assert (await home.caller.generate("a"))["done"] is True
 
 
 async def test_the_request_after_a_runner_died_works(build) -> None:
-    house = await build("dead-runner=1")
-
-    answers = [await house.caller.generate("a") for _ in range(3)]
-
+    home = await build("dead-runner=1")
+    answers = [await home.caller.generate("a") for _ in range(3)]
     assert [answer["done"] for answer in answers] == [True, True, True]
-    assert loaded_names(house.emulator) == ["a", "a", "a"]
+    assert loaded_names(home.emulator) == ["a", "a", "a"]
 
 
 @pytest.mark.parametrize("path", STREAMS)
 async def test_a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it(path, build) -> None:
-    house = await build(decode_tokens_per_s=50.0)
-    answering = asyncio.create_task(house.caller.post(path, model="a", **STREAMS[path]))
-    await until(lambda: house.emulator.in_flight)
-
-    house.emulator.kill_runner("a")
-
+    home = await build(decode_tokens_per_s=50.0)
+    answering = asyncio.create_task(home.caller.post(path, model="a", **STREAMS[path]))
+    await until(lambda: home.emulator.in_flight)
+    home.emulator.kill_runner("a")
     assert (await answering)["status"] == 200
-    assert [event.reason for event in house.recorder.of(ItemResent)] == ["backend_gone"]
+    assert [event.reason for event in home.recorder.of(ItemResent)] == ["backend_gone"]
 
 
 async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
-    house = await build("dead-runner=1", parallel=2)
-    response = await house.caller.begin_stream()
-    await house.caller.generate("a")
-
+    home = await build("dead-runner=1", parallel=2)
+    response = await home.caller.begin_stream()
+    await home.caller.generate("a")
     last = (await response.read()).splitlines()[-1]
-
     assert json.loads(last) == {"error": "an error was encountered while running the model: unexpected EOF"}
 
 
 async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(build) -> None:
-    house = await build("endless-load=a", swap_timeout_s=SHORT_S)
+    home = await build("endless-load=a", swap_timeout_s=SHORT_S)
     began_at = time.monotonic()
-    hopeless = house.caller.begin("a")
-    await until(lambda: any(b'"a' in one.body for one in house.emulator.requests))
-    other = house.caller.begin("b")
-
+    hopeless = home.caller.begin("a")
+    await until(lambda: any(b'"a' in one.body for one in home.emulator.requests))
+    other = home.caller.begin("b")
     refused = await hopeless
-
     assert time.monotonic() - began_at >= SHORT_S
     assert refused["status"] == 503
     assert "did not load within" in refused["error"]
@@ -199,88 +177,77 @@ async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_o
 
 @pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "api_error"), ("/v1/messages", "overloaded_error")])
 async def test_a_load_that_never_ends_is_told_in_the_dialect_of_the_caller(path, kind, build) -> None:
-    house = await build("endless-load", swap_timeout_s=SHORT_S)
-
-    status, body = await house.caller.stream(path)
-
+    home = await build("endless-load", swap_timeout_s=SHORT_S)
+    status, body = await home.caller.stream(path)
     assert status == 503
     assert json.loads(body)["error"]["type"] == kind
 
 
 async def test_a_model_that_goes_late_delays_the_swap_and_nothing_else(build) -> None:
-    house = await build("stuck-unload=0.1")
-    await house.caller.generate("a")
-
-    assert (await house.caller.generate("b"))["done"] is True
-    assert house.emulator.resident == ("b:latest",)
-    assert [swap.swap_s > 0.1 for swap in house.recorder.of(SwapCompleted) if swap.to_model == "b:latest"] == [True]
+    home = await build("stuck-unload=0.1")
+    await home.caller.generate("a")
+    assert (await home.caller.generate("b"))["done"] is True
+    assert home.emulator.resident == ("b:latest",)
+    assert [swap.swap_s > 0.1 for swap in home.recorder.of(SwapCompleted) if swap.to_model == "b:latest"] == [True]
 
 
 async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(build) -> None:
-    house = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
-    await house.caller.post("/api/generate", model="a")
-    call = house.caller.begin("a")
-    await until(lambda: house.emulator.in_flight)
+    home = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
+    await home.caller.post("/api/generate", model="a")
+    call = home.caller.begin("a")
+    await until(lambda: home.emulator.in_flight)
     await cancel(call)
-    following = house.caller.begin("b")
-
+    following = home.caller.begin("b")
     assert (await following)["done"] is True
-    assert house.emulator.in_flight == {}
-    assert loaded_names(house.emulator) == ["a", "b"]
+    assert home.emulator.in_flight == {}
+    assert loaded_names(home.emulator) == ["a", "b"]
 
 
 async def test_a_model_that_is_split_with_the_cpu_is_reported_as_such(build) -> None:
-    house = await build("cpu-offload", size_gib=26.0, vram_gib=28.0)
-    await house.caller.generate("a")
-
-    assert [swap.offloaded for swap in house.recorder.of(SwapCompleted)] == [True]
+    home = await build("cpu-offload", size_gib=26.0, vram_gib=28.0)
+    await home.caller.generate("a")
+    assert [swap.offloaded for swap in home.recorder.of(SwapCompleted)] == [True]
 
 
 async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_caller_sees_nothing_of_it(build) -> None:
-    house = await build("busy-503=2")
-
-    answers = [await house.caller.generate("a") for _ in range(2)]
-
+    home = await build("busy-503=2")
+    answers = [await home.caller.generate("a") for _ in range(2)]
     assert [answer["done"] for answer in answers] == [True, True]
-    assert {event.reason for event in house.recorder.of(ItemResent)} == {"backend_busy"}
+    assert {event.reason for event in home.recorder.of(ItemResent)} == {"backend_busy"}
 
 
-def seen(house: House, count: int) -> bool:
-    return len(house.recorder.of(ResidencyDrifted)) >= count
+def seen(home: Home, count: int) -> bool:
+    return len(home.recorder.of(ResidencyDrifted)) >= count
 
 
 async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(build) -> None:
-    house = await build(num_ctx=2048)
-    await house.caller.generate("a")
-
+    home = await build(num_ctx=2048)
+    await home.caller.generate("a")
     for count, path in enumerate(("/v1/messages", "/api/generate", "/v1/chat/completions"), start=1):
-        await house.caller.stream(path)
-        await until(partial(seen, house, count))
-
+        await home.caller.stream(path)
+        await until(partial(seen, home, count))
     pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
-    assert [drift.reloaded for drift in house.recorder.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
+    assert [drift.reloaded for drift in home.recorder.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
 
 
 async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_says_who_comes_first_where_somebody_does(build) -> None:
-    house = await build()
-    stream = await house.caller.begin_stream()
-    refused = await house.caller.post("/api/generate", model="a", keep_alive=0)
+    home = await build()
+    stream = await home.caller.begin_stream()
+    refused = await home.caller.post("/api/generate", model="a", keep_alive=0)
     assert (refused["status"], refused["error"]) == (409, "a:latest is in use: 1 request runs on it")
     stream.close()
-    await until(lambda: not house.emulator.in_flight)
-
-    assert (await house.caller.post("/api/generate", model="a", keep_alive=0))["done_reason"] == "unload"
-    await until(lambda: not house.emulator.resident)
+    await until(lambda: not home.emulator.in_flight)
+    assert (await home.caller.post("/api/generate", model="a", keep_alive=0))["done_reason"] == "unload"
+    await until(lambda: not home.emulator.resident)
 
 
 async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(build) -> None:
-    house = await build()
-    direct = Caller(house.caller.session, house.direct_url)
+    home = await build()
+    direct = Caller(home.caller.session, home.direct_url)
     await direct.post("/api/create", model="butler", system="Be brief.", **{"from": "a"})
-    await house.caller.generate("butler")
-    async with house.caller.session.delete(f"{house.direct_url}/api/delete", json={"model": "butler"}):
-        assert house.emulator.resident == ("butler:latest",)
-
-    assert (await house.caller.generate("a"))["done"] is True
-    assert house.emulator.resident == ("a:latest",)
-    assert house.recorder.of(SwapFailed) == []
+    await home.caller.generate("butler")
+    async with home.caller.session.delete(f"{home.direct_url}/api/delete", json={"model": "butler"}):
+        assert home.emulator.resident == ("butler:latest",)
+    assert (await home.caller.generate("a"))["done"] is True
+    assert home.emulator.resident == ("a:latest",)
+    assert home.recorder.of(SwapFailed) == []

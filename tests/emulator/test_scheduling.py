@@ -13,7 +13,7 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from tests.emulator.callers import FOREVER_TOKENS, SLOW, cancel, loaded_names, model, started
+from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, started
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
 
@@ -29,7 +29,6 @@ async def test_loads_are_served_in_order_of_arrival_without_grouping(start_emula
         calls.append(caller.begin(name))
         await until(partial(_arrived, emulator, number))
     await asyncio.gather(*calls)
-
     assert loaded_names(emulator) == ["a", "b", "c", "b"]
 
 
@@ -39,9 +38,7 @@ async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emul
     await until(lambda: emulator.in_flight)
     waiting = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
-
     await caller.generate("a")
-
     assert not long.done()
     assert not waiting.done()
     await cancel(long)
@@ -49,26 +46,17 @@ async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emul
     assert loaded_names(emulator) == ["a", "b"]
 
 
-async def test_a_caller_that_leaves_stops_its_generation(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW))
+async def test_a_caller_that_leaves_stops_its_generation_and_its_load(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b", load_s=30.0))
     call = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
-
     await cancel(call)
-
     await until(lambda: not emulator.in_flight)
+    loading = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
+    await cancel(loading)
     assert (await caller.generate("a"))["done"] is True
-
-
-async def test_a_caller_that_leaves_during_its_load_kills_the_load(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", load_s=30.0), model("b"))
-    call = caller.begin("a")
-    await until(lambda: emulator.requests)
-
-    await cancel(call)
-
-    assert (await caller.generate("b"))["done"] is True
-    assert loaded_names(emulator) == ["b"]
+    assert loaded_names(emulator) in (["a"], ["a", "a"]), "the load may have evicted the idle model before it was left"
 
 
 async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session):
@@ -77,10 +65,8 @@ async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session)
     await until(lambda: emulator.in_flight)
     waiting = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
-
     await cancel(waiting)
     await cancel(long)
-
     await until(lambda: not emulator.resident)
     assert loaded_names(emulator) == ["a"]
 
@@ -88,9 +74,7 @@ async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session)
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 2)])
 async def test_slots_bound_what_runs_at_the_same_time(start_emulator, session, slots, most):
     emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=slots)
-
     await asyncio.gather(*(caller.begin("a", tokens=10) for _ in range(4)))
-
     assert emulator.max_concurrent == most
 
 
@@ -99,19 +83,15 @@ async def test_changing_and_omitting_num_ctx_both_reload_and_sampling_options_do
     for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
         await caller.generate("a", options=options)
     assert len(emulator.loads) == 3
-
     for more_than_the_model_has in (8193, 9999):
         await caller.generate("a", options={"num_ctx": more_than_the_model_has})
-
     assert (await caller.ps())[0]["context_length"] == 8192
     assert len(emulator.loads) == 3
 
 
 async def test_an_answer_that_may_not_shift_its_context_ends_where_the_context_does(start_emulator, session):
     _, caller = await started(start_emulator, session, model("a"))
-
     answer = await caller.generate("a", tokens=500, shift=False, options={"num_ctx": 64})
-
     assert (answer["done_reason"], answer["prompt_eval_count"] + answer["eval_count"]) == ("length", 64)
 
 
@@ -122,9 +102,7 @@ async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload
     await until(lambda: len(emulator.requests) == 2)
     assert [one["name"] for one in await caller.ps()] == ["a:latest"]
     await cancel(loading)
-
     answer = await caller.post("/api/generate", model="a", keep_alive=0)
-
     assert answer["done_reason"] == "unload"
     assert await caller.ps() == []
 
@@ -133,9 +111,7 @@ async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session
     emulator, caller = await started(start_emulator, session, model("a", **SLOW))
     long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
-
     await caller.post("/api/generate", model="a", keep_alive=0)
-
     assert emulator.resident == ("a:latest",)
     assert not long.done()
     await cancel(long)
@@ -146,9 +122,7 @@ async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(
     emulator, caller = await started(start_emulator, session, model("a"))
     await caller.generate("a", keep_alive=-1)
     assert (await caller.ps())[0]["expires_at"].startswith("23")
-
     await caller.generate("a", keep_alive="20ms")
-
     await until(lambda: not emulator.resident)
 
 
@@ -158,9 +132,7 @@ async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_
     await caller.generate("a")
     await caller.generate("b")
     assert set(emulator.resident) == {"a:latest", "b:latest"}
-
     await caller.generate("c")
-
     assert "c:latest" in emulator.resident
     assert "a:latest" not in emulator.resident or "b:latest" not in emulator.resident
 
@@ -170,38 +142,19 @@ async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the
     emulator, caller = await started(start_emulator, session, model("a", **tiny), model("b", **tiny), model("c", **tiny), max_loaded=2)
     await caller.generate("a", keep_alive="1h")
     await caller.generate("b", keep_alive="5s")
-
     await caller.generate("c")
-
     assert set(emulator.resident) == {"a:latest", "c:latest"}
 
 
-async def test_a_model_larger_than_the_card_is_split_with_the_cpu_without_a_word(start_emulator, session):
-    _, caller = await started(start_emulator, session, model("a", size_gib=25.0, vram_gib=22.5))
-    await caller.generate("a")
-
-    listed = (await caller.ps())[0]
-
-    assert listed["size_vram"] < listed["size"]
-
-
-async def test_names_that_share_their_weights_share_a_runner(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"))
-    await caller.generate("a")
+async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(start_emulator, session):
+    large = model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234})
+    emulator, caller = await started(start_emulator, session, large)
+    await caller.post("/v1/chat/completions", model="a", messages=MESSAGES, max_tokens=1)
     await session.post(f"{caller.url}/api/copy", json={"source": "a", "destination": "twin"})
-
     await caller.generate("twin")
-
     assert len(emulator.loads) == 1
-    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
-
-
-async def test_a_template_model_gets_its_own_context_from_its_parameters(start_emulator, session):
-    pinned = model("a", parameters={"num_ctx": 1234})
-    _, caller = await started(start_emulator, session, pinned)
-    await caller.post("/v1/chat/completions", model="a", messages=[{"role": "user", "content": "x"}], max_tokens=1)
-
-    assert (await caller.ps())[0]["context_length"] == 1234
+    (listed,) = await caller.ps()
+    assert (listed["name"], listed["context_length"], listed["size_vram"] < listed["size"]) == ("a:latest", 1234, True)
 
 
 async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_and_may_be_repeated(session):
@@ -210,11 +163,9 @@ async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_an
     body = {"model": "a", "prompt": "x", "options": {"num_predict": 60_000}}
     stalled = await session.post(url + "/api/generate", json=body)
     assert stalled.status == 200
-
     async with asyncio.timeout(WITHIN_S):
         await emulator.stop()
         await emulator.stop()
-
     stalled.close()
 
 
@@ -248,8 +199,6 @@ async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(start_
         await asyncio.sleep(TIMER_S)
     timer_s = (time.monotonic() - began_at) / TIMERS
     began_at = time.monotonic()
-
     answer = await caller.generate("a", tokens=FOREVER_TOKENS)
-
     assert answer["eval_count"] == FOREVER_TOKENS
     assert time.monotonic() - began_at < FOREVER_TOKENS * timer_s
