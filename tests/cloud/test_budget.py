@@ -57,15 +57,6 @@ def test_one_call_is_bound_whoever_asks_and_the_internal_lane_not_by_what_others
     assert budget.totals(TODAY) == Totals(internal_reserved=500, external_reserved=100)
 
 
-@for_each("lane", Lane)
-def test_a_caller_with_a_budget_of_its_own_keeps_to_it(lane):
-    budget, caps = budget_with(booked("before", 50, lane=lane)), Caps(request=100, external=10_000, caller=120)
-    reserve(budget, "one", 70, lane=lane, caps=caps)
-    with pytest.raises(BudgetExceeded, match="this key's budget"):
-        reserve(budget, "two", 1, lane=lane, caps=caps)
-    reserve(budget, "other caller", 100, caller="b", lane=lane, caps=Caps(request=100, external=10_000))
-
-
 def test_a_day_that_is_open_is_not_opened_again_and_a_spend_belongs_to_that_of_its_reservation():
     budget = budget_with()
     reserve(budget, "late", 100)
@@ -94,27 +85,6 @@ def test_what_has_ended_is_kept_no_longer_than_its_day():
         reserve(budget, f"{number}", 1, day=day)
         budget.settle(f"{number}", 1)
     assert len(budget._spends) == REMEMBERED_DAYS + 1
-
-
-def test_a_spend_counts_in_every_day_that_contains_it_whichever_was_open_first():
-    east, west = Day(start_wall_s=-20_000.0, end_wall_s=66_400.0), Day(start_wall_s=20_000.0, end_wall_s=106_400.0)
-    budget = budget_with()
-    budget.open_day(east, ())
-    reserve(budget, "late", 100)
-    budget.open_day(west, (booked("late", 100),))
-    assert [budget.totals(day).external_reserved for day in (TODAY, east, west)] == [100, 0, 100]
-    budget.settle("late", 7)
-    assert [budget.totals(day) for day in (TODAY, east, west)] == [Totals(external_spent=7), Totals(), Totals(external_spent=7)]
-
-
-def test_the_threshold_is_crossed_once_a_day():
-    budget = budget_with()
-    reserve(budget, "one", 100)
-    assert not budget.crossed(TODAY, 50)
-    budget.settle("one", 50)
-    assert [budget.crossed(TODAY, 50), budget.crossed(TODAY, 50)] == [True, False]
-    budget.open_day(TOMORROW, (booked("before", 50),))
-    assert budget.crossed(TOMORROW, 50)
 
 
 @for_each("seed", range(20 * EXAMPLES))

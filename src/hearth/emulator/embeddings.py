@@ -78,7 +78,7 @@ async def _embed(
     """The vectors, the tokens of all texts, and how long the load took in seconds."""
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
     installed, engine = call.server.catalogue.require(ask.model, template=missing), call.server.engine
-    model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.limits.default_context_tokens)
+    model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         load_s = engine.clock.monotonic() - call.received_at
         if texts and not model.can("embedding"):

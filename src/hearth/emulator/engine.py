@@ -93,44 +93,23 @@ class _Pending:
     answer: asyncio.Future[Runner]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the emulated server was started with.
-
-    Attributes:
-        speed: divides every service time.
-        parallel: slots per model (OLLAMA_NUM_PARALLEL); waiting: length of the load queue (OLLAMA_MAX_QUEUE).
-        loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
-        vram_gib: 0 means no GPU and no limit.
-    """
-
-    speed: float
-    parallel: int
-    waiting: int
-    loaded: int
-    vram_gib: float
-
-    @property
-    def default_context_tokens(self) -> int:
-        """Ollama's tiers by total GPU memory (since v0.17)."""
-        if self.vram_gib < 23:
-            return 4096
-        return 32768 if self.vram_gib < 47 else 262144
-
-
 class Engine:
-    """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop."""
+    """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop. Arguments are those of `Emulator`."""
 
-    def __init__(self, limits: Limits, clock: Clock, faults: Faults) -> None:
-        self.limits = limits
+    def __init__(
+        self, clock: Clock, faults: Faults, *, speed: float, num_parallel: int, max_queue: int, max_loaded: int, vram_gib: float
+    ) -> None:
         self.clock = clock
         self.faults = faults
+        self._speed, self._num_parallel, self._max_loaded, self._vram_gib = speed, num_parallel, max_loaded, vram_gib
+        # Ollama's tiers by total GPU memory (since v0.17).
+        self.default_context_tokens = 4096 if vram_gib < 23 else 32768 if vram_gib < 47 else 262144
         self.loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED_LOADS)
         self.running: Counter[str] = Counter()
         self.leaked: Counter[str] = Counter()
         self.max_running = 0
         self._loaded: dict[str, Runner] = {}
-        self._queue: asyncio.Queue[_Pending] = asyncio.Queue(maxsize=max(1, limits.waiting))
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue(maxsize=max(1, max_queue))
         self._unloading: set[asyncio.Task[None]] = set()
         self._unloaded = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -185,7 +164,7 @@ class Engine:
 
         Returns how long prompt and answer took, in seconds. Raises `RunnerDied` when the runner's process ends meanwhile.
         """
-        speed, model = self.limits.speed / runner.slowdown, runner.model
+        speed, model = self._speed / runner.slowdown, runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
             use.reads_until = first_at = began_at + prompt_tokens / model.prompt_tokens_per_s / speed
@@ -319,9 +298,9 @@ class Engine:
 
     def _victim(self, pending: _Pending) -> Runner | None:
         """Whom to evict before the load may begin; None when there is room (or nothing to evict)."""
-        loaded, card_gib = self._loaded.values(), self.limits.vram_gib
+        loaded, card_gib = self._loaded.values(), self._vram_gib
         free_bytes = math.inf if card_gib == 0 else card_gib * GIB - sum(runner.vram_bytes for runner in loaded)
-        if not loaded or (len(loaded) < self.limits.loaded and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes):
+        if not loaded or (len(loaded) < self._max_loaded and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes):
             return None
         # Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used.
         ranked = sorted(loaded, key=lambda runner: (runner.keep_alive_s, runner.model.weights))
@@ -340,9 +319,9 @@ class Engine:
             await asyncio.wait(self._unloading)
         if pending.answer.done():
             return None
-        model, name, card_gib = pending.installed.model, pending.installed.name.short, self.limits.vram_gib
+        model, name, card_gib = pending.installed.model, pending.installed.name.short, self._vram_gib
         endless = self.faults.load_never_ends(name, model.name)
-        await asyncio.wait({pending.answer}, timeout=None if endless else model.load_s / self.limits.speed)
+        await asyncio.wait({pending.answer}, timeout=None if endless else model.load_s / self._speed)
         if pending.answer.done():
             return None
         keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
@@ -353,7 +332,7 @@ class Engine:
             key=pending.key,
             vram_bytes=int(min(card_gib, model.vram_gib) * GIB),
             keep_alive_s=keep_alive_s,
-            slots=asyncio.Semaphore(1 if model.can("embedding") else self.limits.parallel),
+            slots=asyncio.Semaphore(1 if model.can("embedding") else self._num_parallel),
             slowdown=self.faults.number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < model.vram_gib else 1.0,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
@@ -376,7 +355,7 @@ class Engine:
             self._end_orphan(runner)
         del self.leaked[runner.name]
         del self._loaded[runner.model.weights]
-        task = asyncio.create_task(self._free_memory(runner.model.unload_s / self.limits.speed))
+        task = asyncio.create_task(self._free_memory(runner.model.unload_s / self._speed))
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
 

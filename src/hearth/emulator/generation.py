@@ -24,6 +24,8 @@ from hearth.emulator.prompts import Ask, Message, fitted
 from hearth.emulator.session import check_capabilities, open_session
 from hearth.emulator.wire import EVENTS, Body, Call
 
+_TEXTS = ("text", "input_text", "output_text")
+
 # Ollama's own routes.
 
 
@@ -43,7 +45,7 @@ async def generate(call: Call) -> None:
 
 async def chat(call: Call) -> None:
     body = call.read("api.ChatRequest")
-    turns = [_native_message(one) for one in body.structs("messages", "api.Message")]
+    turns = [_message(one, "api.ToolCall", one.string("content"), "thinking") for one in body.structs("messages", "api.Message")]
     tools = [one.fields for one in body.structs("tools", "api.Tool", "api.Tools")]
     ask = replace(_native_ask(body), messages=turns, tools=tools)
     _check_logprobs(ask)
@@ -64,12 +66,6 @@ def _native_ask(body: Body) -> Ask:
         top_logprobs=body.integer("top_logprobs") or 0,
         render_only=body.flag("_debug_render_only"),
     )
-
-
-def _native_message(body: Body) -> Message:
-    calls = body.array("tool_calls", "[]api.ToolCall")
-    role, content, thinking = (body.string(name) for name in ("role", "content", "thinking"))
-    return Message(role=role, content=content, tool_calls=encode(calls).decode() if calls else "", thinking=thinking)
 
 
 async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: str) -> None:
@@ -102,7 +98,7 @@ async def chat_completions(call: Call) -> None:
     wanted = body.object("response_format", "openai.ResponseFormat")
     ask = replace(
         _openai_ask(body, limit="max_tokens"),
-        messages=[_openai_message(one) for one in messages],
+        messages=[_message(one, "openai.ToolCall", _openai_text(one.get("content"), "text"), "reasoning") for one in messages],
         tools=[one.fields for one in body.structs("tools", "api.Tool")],
         schema=_schema(wanted, wanted.get("json_schema")),
         think=body.string("reasoning_effort") or body.object("reasoning", "openai.Reasoning").get("effort") or None,
@@ -173,46 +169,30 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
     )
 
 
-def _openai_message(body: Body) -> Message:
-    calls = body.array("tool_calls", "[]openai.ToolCall")
-    return Message(
-        role=body.string("role"),
-        content=_content(body.get("content"), text_kinds=("text",)),
-        tool_calls=encode(calls).decode() if calls else "",
-        thinking=body.string("reasoning"),
-    )
-
-
 def _item(item: JsonObject) -> Message:
     kind = item.get("type")
     if kind == "function_call_output":
         return Message(role="tool", content=str(item.get("output")))
     if kind == "function_call":
         return Message(role="assistant", content="", tool_calls=encode(item).decode())
-    content = _content(item.get("content"), text_kinds=("input_text", "output_text", "text"))
-    return Message(role=str(item.get("role") or "user"), content=content)
+    return Message(role=str(item.get("role") or "user"), content=_openai_text(item.get("content"), *_TEXTS))
 
 
-def _content(content: JsonValue, *, text_kinds: tuple[str, ...]) -> str:
-    """The text in a message's content: a string, or the text parts of a list; images count as a marker each."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
+def _openai_text(content: JsonValue, *text_kinds: str) -> str:
+    """The text in a message's content; raises `OllamaError` 400 for parts that OpenAI's layer does not read."""
+    if content is not None and not isinstance(content, str | list):
         raise OllamaError(400, "invalid message content type: map[string]interface {}", at_bind=True)
-    return "".join(_part(Body(one, "openai.ContentPart").fields, text_kinds) for one in content)
-
-
-def _part(part: JsonObject, text_kinds: tuple[str, ...]) -> str:
-    kind, text = part.get("type"), part.get("text")
-    if kind in text_kinds and isinstance(text, str):
-        return text
-    if kind not in ("image_url", "input_image"):
-        raise OllamaError(400, "invalid message format", at_bind=True)
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else image
-    if not isinstance(url, str) or not url.startswith("data:"):
-        raise OllamaError(400, "image URLs are not currently supported, please use base64 encoded data instead", at_bind=True)
-    return "[img]"
+    for one in content if isinstance(content, list) else ():
+        part = Body(one, "openai.ContentPart").fields
+        kind, image = part.get("type"), part.get("image_url")
+        if kind in text_kinds and isinstance(part.get("text"), str):
+            continue
+        if kind not in ("image_url", "input_image"):
+            raise OllamaError(400, "invalid message format", at_bind=True)
+        url = image.get("url") if isinstance(image, dict) else image
+        if not isinstance(url, str) or not url.startswith("data:"):
+            raise OllamaError(400, "image URLs are not currently supported, please use base64 encoded data instead", at_bind=True)
+    return _text(content)
 
 
 def _schema(wanted: JsonObject, described: JsonValue) -> JsonValue:
@@ -274,7 +254,7 @@ def _messages_ask(body: Body) -> Ask:
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
-        messages=_system(_blocks_text(body.get("system"))) + [_anthropic_message(one) for one in turns],
+        messages=_system(_text(body.get("system"))) + [_anthropic_message(one) for one in turns],
         tools=[_tool(one.fields, "input_schema") for one in body.structs("tools", "anthropic.Tool")],
         options={name: value for name, value in options.items() if value not in (None, [])},
         think=body.object("thinking", "anthropic.ThinkingConfig").get("type") == "enabled",
@@ -285,28 +265,34 @@ def _anthropic_message(body: Body) -> Message:
     content = body.get("content")
     blocks = content if isinstance(content, list) else []
     is_result = any(isinstance(one, dict) and one.get("type") == "tool_result" for one in blocks)
-    return Message(role="tool" if is_result else body.string("role"), content=_blocks_text(content))
-
-
-def _blocks_text(content: JsonValue) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    return "".join(_block_text(one) for one in blocks if isinstance(one, dict))
-
-
-def _block_text(block: JsonObject) -> str:
-    match block.get("type"):
-        case "text" if isinstance(block.get("text"), str):
-            return str(block["text"])
-        case "tool_result":
-            return _blocks_text(block.get("content"))
-        case "tool_use":
-            return encode(block.get("input")).decode()
-    return "[img]"
+    return Message(role="tool" if is_result else body.string("role"), content=_text(content))
 
 
 # What several of them do.
+
+
+def _message(body: Body, call_type: str, content: str, thinking: str) -> Message:
+    """A message of Ollama's or OpenAI's; `thinking` is where they have the model's thoughts."""
+    calls = body.array("tool_calls", f"[]{call_type}")
+    called = encode(calls).decode() if calls else ""
+    return Message(role=body.string("role"), content=content, tool_calls=called, thinking=body.string(thinking))
+
+
+def _text(content: JsonValue) -> str:
+    """The text of a message, or of its blocks in any dialect; an image counts as a marker."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list):
+        return "".join(_text(block) for block in content)
+    if isinstance(content, dict):
+        match content.get("type"):
+            case str() as kind if kind in _TEXTS and isinstance(content.get("text"), str):
+                return str(content["text"])
+            case "tool_result":
+                return _text(content.get("content"))
+            case "tool_use":
+                return encode(content.get("input")).decode()
+    return "[img]"
 
 
 def _system(text: str) -> list[Message]:

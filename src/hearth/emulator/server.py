@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from hearth.clock import Clock
 from hearth.emulator import embeddings, generation, management
-from hearth.emulator.engine import Engine, Limits
+from hearth.emulator.engine import Engine
 from hearth.emulator.models import Catalogue, EmulatedModel, OllamaError
 from hearth.emulator.quirks import Faults, Quirk
 from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
@@ -95,8 +95,9 @@ class Emulator:
         profiles: installed models.
         speed: divides every service time (load, unload, prompt, decode); keep_alive times are not scaled.
         seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
-        num_parallel: slots per model; max_queue: loads that may wait before 503; max_loaded: models in memory at most.
-        vram_gib: memory of the emulated card; 0 is a machine without one.
+        num_parallel: slots per model (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
+        max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
+        vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
         quirks: known bugs of a real Ollama to show; raises `ConfigError` when one is given twice.
     """
 
@@ -115,10 +116,17 @@ class Emulator:
     ) -> None:
         if speed <= 0:
             raise ValueError("speed must be positive")
-        limits = Limits(speed=speed, parallel=num_parallel, waiting=max_queue, loaded=max_loaded, vram_gib=vram_gib)
         self._clock = clock
         rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
-        self._engine = Engine(limits, clock, Faults(quirks, rng))
+        self._engine = Engine(
+            clock,
+            Faults(quirks, rng),
+            speed=speed,
+            num_parallel=num_parallel,
+            max_queue=max_queue,
+            max_loaded=max_loaded,
+            vram_gib=vram_gib,
+        )
         self._server = Server(Catalogue(profiles, now_wall=clock.wall()), self._engine, rng)
         self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
         self._runner: web.AppRunner | None = None

@@ -23,7 +23,7 @@ _PIECES_BEFORE_DEATH = 3
 async def open_session(call: Call, installed: Installed, ask: Ask) -> AsyncIterator[Session]:
     """Hold a loaded runner for the block; raises `OllamaError` for bad options or a full queue."""
     engine = call.server.engine
-    options = read_options(installed.model, ask, default_num_ctx=engine.limits.default_context_tokens)
+    options = read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         yield Session(call, installed.model, ask, options, runner, engine.clock.monotonic())
 
