@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from hearth.admission.auth import Identity
+from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.status_stream import Listener as Who
+from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
 
 
-def someone(caller: str = "owner", *, admin: bool = True) -> Identity:
-    return Identity(caller=caller, lane=Lane.EXTERNAL, max_priority=Priority.NORMAL, models=(), admin=admin, authenticated=True)
-
-
 def guest(caller: str = "owner", *, admin: bool = True) -> Who:
-    return Who(identity=someone(caller, admin=admin))
+    rights: dict[str, Any] = {"lane": Lane.EXTERNAL, "max_priority": Priority.NORMAL, "models": (), "authenticated": True}
+    return Who(identity=Identity(caller=caller, admin=admin, **rights))
 
 
 def applied(state: Any, patch: Any) -> Any:
@@ -72,3 +72,11 @@ class Listener:
         self._task.cancel()
         await asyncio.wait({self._task})
         await self._frames.aclose()
+
+
+@asynccontextmanager
+async def watching(gateway: Gateway, caller: str = "owner", *, admin: bool = True) -> AsyncIterator[Listener]:
+    """A page of its own feed, for the time of the block."""
+    page = Listener(DashboardFeed(gateway).frames(guest(caller, admin=admin)))
+    yield page
+    await page.leave()

@@ -20,6 +20,7 @@ from hearth.events import (
 from hearth.observability.requests import RequestTracker
 from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
+from tests.support.cases import for_each
 
 
 def about(sequence: int, model: str = "a", lane: Lane = Lane.EXTERNAL) -> dict[str, Any]:
@@ -61,38 +62,29 @@ def shown(timeline: Timeline, now: float) -> list[tuple[str, str, float, float |
     return [(span.model, span.kind.value, span.began_at, span.ended_at) for span in timeline.spans(now)]
 
 
-def test_work_is_one_span_from_the_first_start_to_the_last_end():
-    timeline = heard(queued(0, 1), queued(0, 2), started(1, 1), started(3, 2), ended(5, 1), ended(8, 2))
-    assert shown(timeline, 10) == [("a", "busy", 1, 8)]
+DRIFTED = ResidencyDrifted(at=0, appeared=("a",), vanished=())
+SWAPPED: dict[str, Any] = {"from_models": ("a",), "to_model": "b"}
+SWAP_STARTED = SwapStarted(at=12, why="waiting", **SWAPPED)
+SWAP_COMPLETED = SwapCompleted(at=20, swap_s=10.0, vram_mib=None, offloaded=False, **SWAPPED)
+SWAP_FAILED = SwapFailed(at=15, swap_s=3.0, reason="timeout", detail="", **SWAPPED)
+THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
 
 
-def test_work_that_goes_on_after_a_moment_is_shown_as_one_stretch_and_after_a_pause_as_two():
-    timeline = heard(
-        *(queued(0, sequence) for sequence in (1, 2, 3)), started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2), started(20, 3)
-    )
-    assert shown(timeline, 30) == [("a", "busy", 1, 6), ("a", "busy", 20, None)]
-
-
-def test_a_swap_spans_the_unloading_too_and_residency_begins_where_it_ends():
-    timeline = heard(
-        ResidencyDrifted(at=0, appeared=("a",), vanished=()),
-        SwapStarted(at=12, from_models=("a",), to_model="b", why="waiting"),
-        SwapCompleted(at=20, from_models=("a",), to_model="b", swap_s=10.0, vram_mib=None, offloaded=False),
-    )
-    assert shown(timeline, 30) == [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]
-
-
-def test_a_load_that_failed_leaves_no_resident():
-    timeline = heard(
-        SwapStarted(at=1, from_models=(), to_model="b", why="waiting"),
-        SwapFailed(at=4, from_models=(), to_model="b", swap_s=3.0, reason="timeout", detail=""),
-    )
-    assert shown(timeline, 5) == [("b", "failed", 1, 4)]
-
-
-def test_a_model_that_others_loaded_or_unloaded_is_shown_so():
-    timeline = heard(ResidencyDrifted(at=5, appeared=("a",), vanished=()), ResidencyDrifted(at=7, appeared=("b",), vanished=("a",)))
-    assert shown(timeline, 9) == [("a", "resident", 5, 7), ("b", "resident", 7, None)]
+@for_each(
+    ("events", "spans"),
+    [
+        ([*THREE, started(1, 1), started(3, 2), ended(5, 1), ended(8, 2)], [("a", "busy", 1, 8)]),
+        # What goes on after a moment is one stretch, what begins after a pause another.
+        ([*THREE, started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2)], [("a", "busy", 1, 6)]),
+        ([*THREE, started(1, 1), ended(2, 1), started(20, 3)], [("a", "busy", 1, 2), ("a", "busy", 20, None)]),
+        # A swap spans the unloading too, and residency begins where it ends.
+        ([DRIFTED, SWAP_STARTED, SWAP_COMPLETED], [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]),
+        ([SWAP_STARTED, SWAP_FAILED], [("b", "failed", 12, 15)]),
+        ([DRIFTED, replace(DRIFTED, at=7, appeared=("b",), vanished=("a",))], [("a", "resident", 0, 7), ("b", "resident", 7, None)]),
+    ],
+)
+def test_spans_say_what_was_in_memory_worked_or_was_swapped(events, spans):
+    assert shown(heard(*events), 30) == spans
 
 
 def test_memory_is_brought_in_line_with_what_is_really_there():
@@ -138,49 +130,27 @@ def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound
     assert len(timeline.ended) == ENDED_KEPT
 
 
-INVOCATION = Invocation(
-    epoch=1,
-    sequence=Sequence(7),
-    request_id=RequestId("req_7"),
-    caller="n8n",
-    lane=Lane.EXTERNAL,
-    task_type=None,
-    model="a",
-    accepted_wall_s=1000.0,
-    ended_wall_s=1010.0,
-    queue_s=5.0,
-    swap_s=0.0,
-    first_byte_s=1.0,
-    backend_s=4.0,
-    total_s=10.0,
-    prompt_tokens=1,
-    output_tokens=1,
-    attempts=1,
-    interrupt_count=0,
-    outcome=Outcome.COMPLETED,
-    reason="",
-    status=200,
-)
+TIMES: dict[str, Any] = {"accepted_wall_s": 1000.0, "ended_wall_s": 1010.0, "queue_s": 5.0, "swap_s": 0.0, "first_byte_s": 1.0}
+MORE: dict[str, Any] = {"backend_s": 4.0, "total_s": 10.0, "attempts": 1, "interrupt_count": 0, "status": 200}
+INVOCATION = Invocation(epoch=1, outcome=Outcome.COMPLETED, reason="", prompt_tokens=1, output_tokens=1, **about(7), **TIMES, **MORE)
 SWAP = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
 
 
-def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
+STUCK = replace(SWAP, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
+OVERLAPPING = [INVOCATION, replace(INVOCATION, ended_wall_s=1009.0, backend_s=1.0), replace(INVOCATION, backend_s=8.0)]
+
+
+@for_each(
+    ("swaps", "invocations", "wall_s", "spans"),
+    [
+        ([STUCK, SWAP], [INVOCATION], 1020.0, [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]),
+        ([], OVERLAPPING, 1020.0, [("a", "busy", 102.0, 110.0)]),  # one span to its last end
+        ([SWAP], [INVOCATION], 1010.0 - 7200.0, [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)]),  # the calendar was set back
+    ],
+)
+def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log(swaps, invocations, wall_s, spans):
     timeline = Timeline()
-    stuck = replace(SWAP, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
-    timeline.recall((stuck, SWAP), (INVOCATION,), now=120.0, wall_s=1020.0)
-    assert shown(timeline, 120.0) == [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]
-    assert [each.request_id for _, each in timeline.ended] == ["req_7"]
-
-
-def test_work_that_overlapped_is_recalled_as_one_span_to_its_last_end():
-    timeline = Timeline()
-    short = replace(INVOCATION, ended_wall_s=1009.0, backend_s=1.0)
-    timeline.recall((), (INVOCATION, short, replace(INVOCATION, backend_s=8.0)), now=120.0, wall_s=1020.0)
-    assert shown(timeline, 120.0) == [("a", "busy", 102.0, 110.0)]
-
-
-def test_what_is_recalled_from_before_the_calendar_was_set_back_happened_now():
-    timeline = Timeline()
-    timeline.recall((SWAP,), (INVOCATION,), now=120.0, wall_s=INVOCATION.ended_wall_s - 7200.0)
-    assert shown(timeline, 120.0) == [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)]
-    assert [each.at for _, each in timeline.ended] == [120.0]
+    timeline.recall(swaps, invocations, now=120.0, wall_s=wall_s)
+    assert shown(timeline, 120.0) == spans
+    assert [each.request_id for _, each in timeline.ended] == ["req_7"] * len(invocations)
+    assert wall_s > 0 or [each.at for _, each in timeline.ended] == [120.0]

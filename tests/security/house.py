@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from hearth.api.app import HearthApp
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
@@ -25,8 +23,6 @@ from tests.clients.home import Events, house_settings, new_emulator
 from tests.support.patience import WITHIN_S
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-one_loop = pytest.mark.asyncio(loop_scope="module")
-"""For tests that share what their module opens once."""
 
 
 @dataclass

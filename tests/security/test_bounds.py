@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import socket
 import statistics
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from backports import zstd
 
 from hearth.api.protocol import Deadlines
@@ -21,7 +18,7 @@ from hearth.execution.request import ReplyHead, Ticket
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA
-from tests.security.house import Fort, described_routes, fort_settings, is_of_the_registry, one_loop, open_door, open_fort, request, tell
+from tests.security.house import described_routes, fort_settings, is_of_the_registry, open_door, open_fort, request, tell
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -172,22 +169,17 @@ BOMBS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fort(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fort]:
-    async with open_fort(fort_settings(tmp_path_factory.mktemp("fort"))) as opened:
-        yield opened
-
-
-@one_loop
-async def test_no_body_is_a_bomb_at_any_address_that_reads_json(fort):
-    for (name, bomb), (method, path) in itertools.product(BOMBS.items(), JSON_PATHS):
-        seen = await tell(fort.url, request(method, path.replace("{request_id}", "req_1"), bomb, key=ADMIN_KEY))
-        assert 200 <= seen.status < 500 or is_of_the_registry(path, seen), (name, path, seen)
-        assert len(seen.body) < LONGEST_ANSWER or seen.status == 200, (name, path)
-        fort.gateway.orders.resume()
-        fort.gateway.orders.unpin()
-    assert [event for event in fort.events.seen if isinstance(event, InternalFault)] == []
-    assert (await tell(fort.url, request("GET", "/llm/health", key=ADMIN_KEY))).status == 200
+async def test_no_body_is_a_bomb_at_any_address_that_reads_json(tmp_path):
+    assert len(JSON_PATHS) > 20
+    async with open_fort(fort_settings(tmp_path)) as fort:
+        for (name, bomb), (method, path) in itertools.product(BOMBS.items(), JSON_PATHS):
+            seen = await tell(fort.url, request(method, path.replace("{request_id}", "req_1"), bomb, key=ADMIN_KEY))
+            assert 200 <= seen.status < 500 or is_of_the_registry(path, seen), (name, path, seen)
+            assert len(seen.body) < LONGEST_ANSWER or seen.status == 200, (name, path)
+            fort.gateway.orders.resume()
+            fort.gateway.orders.unpin()
+        assert [event for event in fort.events.seen if isinstance(event, InternalFault)] == []
+        assert (await tell(fort.url, request("GET", "/llm/health", key=ADMIN_KEY))).status == 200
 
 
 REFUSED_UNREAD = (
@@ -258,18 +250,14 @@ async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(who
 MANY = b'{"":0},' * (24 * MIB // 7)
 
 
-@pytest.mark.parametrize("path", ["/llm/jobs", "/v1/messages/count_tokens", "/llm/completions", "/api/chat", "/v1/chat/completions"])
-async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed(path, tmp_path):
-    async with open_fort(fort_settings(tmp_path)) as fort:
-        body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
-        seen = await tell(fort.url, request("POST", path, body, key=LOW_KEY))
-        assert seen.status == 400
-        assert b"the body has more than 300,000 JSON values and keys" in seen.body
-        assert fort.gateway.rate_limiter.get_usage("low", fort.gateway.clock.monotonic()).minute == 1
-
-
-async def test_a_long_text_full_of_commas_is_an_honest_prompt():
+async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed_and_a_long_text_full_of_commas_is_an_honest_prompt():
     async with open_door() as (gateway, url):
+        body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
+        paths = ("/llm/jobs", "/v1/messages/count_tokens", "/llm/completions", "/api/chat", "/v1/chat/completions")
+        for count, path in enumerate(paths, 1):
+            seen = await tell(url, request("POST", path, body, key=LOW_KEY))
+            assert (seen.status, b"the body has more than 300,000 JSON values and keys" in seen.body) == (400, True)
+            assert gateway.rate_limiter.get_usage("low", gateway.clock.monotonic()).minute == count
         body = CHAT.replace(b"hi", b"one, two: [three], " * 100_000).replace(b"{", b'{"stream":false,', 1)
         assert (await tell(url, request("POST", "/api/chat", body, key=ADMIN_KEY))).status == 200
         assert gateway.worker.calls[0].body == body
@@ -393,8 +381,3 @@ async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
         assert refused > 5 * taken
     p99 = [statistics.quantiles(each, n=100)[98] for each in (alone, crowded)]
     assert p99[1] <= 1.1 * p99[0]
-
-
-def test_the_bombs_are_what_they_are_called():
-    assert json.loads(BOMBS["a value as deep as may be"])
-    assert len(JSON_PATHS) > 20
