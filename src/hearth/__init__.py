@@ -1,5 +1,8 @@
 """Hearth: a gateway for the one GPU in a home.
 
+    async with await hearth.build_gateway(hearth.load_gateway_config()) as gateway:
+        answer = await (await gateway.worker.enqueue_internal("Name three colours.", "llama3.1:8b"))
+
 The public names are loaded when they are first used, so that importing one pure module does not import them all.
 """
 
@@ -56,3 +59,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'hearth' has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

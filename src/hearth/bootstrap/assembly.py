@@ -65,6 +65,12 @@ _ANSWER_BYTES = 4096
 _CREDENTIALS = struct.Struct("3i")
 
 
+def require_config(config: object) -> None:
+    """Raises TypeError for what is no configuration: a path, say, or a mapping."""
+    if not isinstance(config, GatewayConfig):
+        raise TypeError(f"config must be a GatewayConfig, as hearth.load_gateway_config(PATH) returns it, not {type(config).__name__}")
+
+
 async def build_gateway(
     config: GatewayConfig,
     *,
@@ -86,8 +92,9 @@ async def build_gateway(
         ConfigError: what the settings ask for is not installed.
         StorageRefused, StorageUnavailable: see `open_store`.
     """
+    require_config(config)
     settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks)
-    mode, url = backend_mode or settings.backend.mode, ollama_url or settings.ollama.url
+    mode, url = BackendMode(backend_mode or settings.backend.mode), ollama_url or settings.ollama.url
     async with AsyncExitStack() as closing:
         alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events)
         closing.push_async_callback(alerter.aclose)

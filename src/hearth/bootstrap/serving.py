@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hearth.admission.peers import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
-from hearth.bootstrap.assembly import build_gateway, hearth_problem
+from hearth.bootstrap.assembly import build_gateway, hearth_problem, require_config
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import exposure_problem
@@ -202,6 +202,7 @@ async def running_gateway(
         ConfigError: it must not be without keys.
         StorageRefused, StorageUnavailable: see `open_store`.
     """
+    require_config(config)
     host = host or config.settings.server.host
     problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
     if problem is not None:

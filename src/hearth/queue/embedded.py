@@ -36,6 +36,14 @@ class PromptCall:
         load_options: Callable[[str], LoadOptions],
         chain_id: str | None = None,
     ) -> None:
+        for name, value, kind in (
+            ("prompt", prompt, str),
+            ("model", model, str | None),
+            ("max_tokens", max_tokens, int | None),
+            ("task_type", task_type, str | None),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, not {type(value).__name__}")
         if max_tokens == 0:
             raise BadRequest("max_tokens: at least 1")
         self.model, self.max_tokens, self.json_mode, self.task_type, self.chain_id = model, max_tokens, json_mode, task_type, chain_id

@@ -233,9 +233,10 @@ class LLMQueueWorker:
 
         Raises:
             BadRequest, ModelNotFound, QueueFull, Draining, ShuttingDown: it was not accepted.
+            TypeError, ValueError: an argument is of another type, or no Priority.
         """
         del user_id, is_chain_continuation
-        band = priority if priority is not None else self.runtime.config.priority_for_task_type(task_type)
+        band = Priority(priority) if priority is not None else self.runtime.config.priority_for_task_type(task_type)
         asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
