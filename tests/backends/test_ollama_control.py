@@ -170,10 +170,7 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
     (
         OllamaControl.installed,
         LISTED,
-        (
-            InstalledModel(name="a:latest", digest="one"),
-            InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
-        ),
+        (InstalledModel(name="a:latest", digest="one"), InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443")),
     ),
 )
 

@@ -67,11 +67,7 @@ HELLO: Any = [{"role": "user", "content": "say hello"}]
 WEATHER_QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris now?"}]
 WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS}}
-BOOK_SCHEMA = {
-    "type": "object",
-    "properties": {"title": {"type": "string"}, "year": {"type": "integer"}},
-    "required": ["title", "year"],
-}
+BOOK_SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}, "year": {"type": "integer"}}, "required": ["title", "year"]}
 
 WHOLE_DAY = Window(start_minute=0, end_minute=0)
 SPEED = 500.0
@@ -220,11 +216,7 @@ async def open_home(settings: Settings) -> AsyncIterator[Home]:
     server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     await gateway.start()
     home = Home(
-        url=await server.start("127.0.0.1", 0),
-        gateway=gateway,
-        emulator=emulator,
-        events=events,
-        port=int(backend_url.rpartition(":")[2]),
+        url=await server.start("127.0.0.1", 0), gateway=gateway, emulator=emulator, events=events, port=int(backend_url.rpartition(":")[2])
     )
     try:
         yield home

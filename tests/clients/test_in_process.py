@@ -14,7 +14,6 @@ import hearth
 from hearth.bootstrap import build_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, QueueSettings
-from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
 from hearth.gateway import Gateway
 from hearth.types import Completion, Priority
 from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, Events, house_settings, new_emulator
@@ -84,37 +83,6 @@ async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(
     on_what_is_there = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))
 
     assert (at_home.model, on_what_is_there.model) == (LLAMA, CODER)
-
-
-async def test_cancelling_the_future_cancels_the_work(program):
-    gateway, _ = program
-    waiting = await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
-    await something_runs(gateway)
-    waiting.cancel()
-
-    answer = await asyncio.wait_for(await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), WITHIN_S)
-    assert answer.tokens_out == 1
-
-
-async def test_an_unknown_model_and_a_full_queue_are_said_at_once(program):
-    gateway, _ = program
-    with pytest.raises(ModelNotFound):
-        await gateway.worker.enqueue_internal(prompt="x", model="nope")
-
-    held = [await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS) for _ in range(3)]
-    with pytest.raises(QueueFull):
-        await gateway.worker.enqueue_internal(prompt="x", model=SLOW)
-    for one in held:
-        one.cancel()
-
-
-async def test_leaving_the_block_ends_what_still_runs():
-    async with embedded() as (gateway, _):
-        waiting = await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
-        await something_runs(gateway)
-
-    with pytest.raises(ShuttingDown):
-        await waiting
 
 
 async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model_that_was_there_before():

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import anthropic
 import ollama
 import openai
 import pytest
 
-from hearth.config.settings import StartedStreams
 from hearth.events import ItemQueued
 from hearth.types import Lane
-from tests.clients.home import (
-    CODER,
-    FRIEND_KEY,
-    GUEST_KEY,
-    HELLO,
-    HOUSE_KEY,
-    KEYS,
-    LLAMA,
-    LONG,
-    SLOW,
-    Home,
-    StartHome,
-    exhaust,
-    house_settings,
-)
+from tests.clients.home import CODER, FRIEND_KEY, GUEST_KEY, HELLO, HOUSE_KEY, KEYS, LLAMA, Home, StartHome, exhaust, house_settings
 
 ONE = {"num_predict": 1}
 
@@ -55,12 +38,6 @@ async def test_the_bearer_token_of_anthropics_client_is_a_key_too(home):
         assert (await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=1)).usage.output_tokens == 1
 
 
-async def test_the_key_of_the_ollama_client_may_come_from_its_environment(home, monkeypatch):
-    monkeypatch.setenv("OLLAMA_API_KEY", FRIEND_KEY)
-    async with ollama.AsyncClient(host=home.url, trust_env=False) as native:
-        assert (await native.chat(model=LLAMA, messages=HELLO, options=ONE)).eval_count == 1
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_wrong_key_is_each_clients_own_authentication_error(home, stream):
     async with home.native("wrong") as native, home.gpt("wrong") as gpt, home.claude("wrong") as claude:
@@ -86,29 +63,3 @@ async def test_a_model_that_the_key_does_not_allow_is_each_clients_own_permissio
             await claude.messages.create(model=CODER, messages=HELLO, max_tokens=1)
 
     assert refused.value.status_code == 403
-
-
-async def test_the_key_of_the_house_passes_those_who_wait(start_home):
-    home = await start_home(house_settings(keys=KEYS, started_streams=StartedStreams.FINISH))
-    async with home.native(FRIEND_KEY) as friend, home.gpt(HOUSE_KEY) as house:
-        stream = await friend.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
-        await anext(stream)
-        waiting = asyncio.ensure_future(friend.chat(model=SLOW, messages=HELLO, options=LONG))
-        await home.until(lambda status: status["external_queue"]["pending"] == 1)
-        asking = asyncio.ensure_future(house.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=1))
-        await home.until(lambda status: status["internal_queue"]["pending"] == 1)
-        await stream.aclose()
-        await asking
-
-        assert not waiting.done()
-        waiting.cancel()
-        await home.idle()
-
-
-async def test_one_callers_rate_is_not_another_callers(start_home: StartHome):
-    home = await start_home(house_settings(keys=KEYS, per_minute=1))
-    async with home.gpt(FRIEND_KEY) as friend, home.gpt(GUEST_KEY) as guest, home.gpt(HOUSE_KEY) as house:
-        for gpt in (friend, guest, house, house):
-            await gpt.chat.completions.create(model=LLAMA, messages=HELLO, max_tokens=1)
-        with pytest.raises(openai.RateLimitError):
-            await guest.responses.create(model=LLAMA, input="the same limit on every route")

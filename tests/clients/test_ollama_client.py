@@ -6,29 +6,11 @@ import asyncio
 import json
 from contextlib import aclosing
 from math import isclose
-from typing import Any
 
 import ollama
 import pytest
 
-from hearth.events import SwapCompleted
-from tests.clients.home import (
-    BOOK_SCHEMA,
-    CODER,
-    EMBEDDER,
-    HELLO,
-    LLAMA,
-    LONG,
-    NARROW,
-    OTHER_SLOW,
-    SLOW,
-    WEATHER,
-    WEATHER_QUESTION,
-    Home,
-    StartHome,
-    exhaust,
-    house_settings,
-)
+from tests.clients.home import BOOK_SCHEMA, CODER, EMBEDDER, HELLO, LLAMA, LONG, SLOW, WEATHER, WEATHER_QUESTION, exhaust
 from tests.support.patience import WITHIN_S
 
 
@@ -55,21 +37,6 @@ async def test_a_generation_is_answered_whole_and_streamed_alike(native):
     assert whole.total_duration >= whole.eval_duration > 0
 
 
-def ask_synchronously(url: str) -> tuple[str, str]:
-    client: Any = ollama.Client(host=url, trust_env=False)
-    options = {"seed": 7, "num_predict": 5}
-    whole = client.chat(model=LLAMA, messages=HELLO, options=options)
-    parts = list(client.chat(model=LLAMA, messages=HELLO, options=options, stream=True))
-    client.close()
-    return whole.message.content, "".join(part.message.content for part in parts)
-
-
-async def test_the_synchronous_client_is_served_too(home):
-    whole, streamed = await asyncio.to_thread(ask_synchronously, home.url)
-
-    assert whole == streamed != ""
-
-
 async def test_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch(native):
     batch = await native.embed(model=EMBEDDER, input=["one", "two"])
     alone = await native.embed(model=EMBEDDER, input="two")
@@ -77,13 +44,6 @@ async def test_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch(native
     assert batch.embeddings[1] == alone.embeddings[0] != batch.embeddings[0]
     assert isclose(sum(value * value for value in alone.embeddings[0]), 1.0, rel_tol=1e-5)
     assert batch.prompt_eval_count > 0
-
-
-async def test_the_legacy_embeddings_call_gives_one_vector(native):
-    legacy = await native.embeddings(model=EMBEDDER, prompt="one")
-    modern = await native.embed(model=EMBEDDER, input="one")
-
-    assert legacy.embedding == pytest.approx(modern.embeddings[0], rel=1e-6)
 
 
 async def test_installed_and_resident_models_are_listed_and_shown(native):
@@ -114,15 +74,6 @@ async def test_a_schema_forces_the_answer_into_its_shape(native):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_thinking_is_refused_by_a_model_that_cannot(native, stream):
-    with pytest.raises(ollama.ResponseError) as caught:
-        await exhaust(await native.chat(model=LLAMA, messages=HELLO, think=True, stream=stream))
-
-    assert caught.value.status_code == 400
-    assert caught.value.error == f'"{LLAMA}" does not support thinking'
-
-
-@pytest.mark.parametrize("stream", [False, True])
 async def test_an_unknown_model_is_a_404_with_ollamas_text(native, stream):
     for ask, text in (
         (native.chat(model="nope", messages=HELLO, stream=stream), "model 'nope' not found"),
@@ -135,13 +86,6 @@ async def test_an_unknown_model_is_a_404_with_ollamas_text(native, stream):
         assert (caught.value.status_code, caught.value.error) == (404, text)
 
 
-async def test_a_chat_on_an_embedding_model_is_refused_in_ollamas_words(native):
-    with pytest.raises(ollama.ResponseError, match="does not support chat") as caught:
-        await native.chat(model=EMBEDDER, messages=HELLO)
-
-    assert caught.value.status_code == 400
-
-
 async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, native):
     async with aclosing(await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)) as parts:
         first = await anext(parts)
@@ -151,52 +95,6 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
     answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
     assert answer.eval_count == 2
     assert home.emulator.in_flight == {}
-
-
-async def test_leaving_a_request_that_is_answered_whole_frees_the_slot_too(home, native):
-    asking = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options=LONG))
-    await home.running(SLOW)
-    asking.cancel()
-    await home.idle()
-
-    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
-    assert answer.eval_count == 2
-
-
-async def test_a_caller_that_leaves_the_queue_never_reaches_the_model(home, native):
-    running = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options=LONG))
-    await home.running(SLOW)
-    leaving = asyncio.ensure_future(native.chat(model=SLOW, messages=[{"role": "user", "content": "never mind"}]))
-    await home.until(lambda status: status["external_queue"]["pending"] == 1)
-    leaving.cancel()
-    await home.until(lambda status: status["external_queue"]["pending"] == 0)
-    running.cancel()
-    await home.idle()
-
-    assert not [request for request in home.emulator.requests if b"never mind" in request.body]
-
-
-async def test_callers_of_several_models_are_all_served_by_a_card_that_holds_one(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    async with home.native() as native:
-        answers = await asyncio.gather(*(_short(native, model) for model in (LLAMA, CODER, LLAMA, CODER, LLAMA)))
-
-    assert [answer.eval_count for answer in answers] == [3] * 5
-    assert len(home.events.of(SwapCompleted)) == 2
-    assert home.emulator.max_concurrent == 1
-
-
-async def _short(native: ollama.AsyncClient, model: str) -> ollama.ChatResponse:
-    return await native.chat(model=model, messages=HELLO, options={"num_predict": 3})
-
-
-async def test_models_that_fit_together_answer_at_the_same_time(home: Home, native):
-    asking = [asyncio.ensure_future(native.chat(model=model, messages=HELLO, options=LONG)) for model in (SLOW, OTHER_SLOW)]
-    await home.until(lambda status: len(status["running"]) == 2)
-
-    for one in asking:
-        one.cancel()
-    await home.idle()
 
 
 async def test_the_wish_to_keep_or_drop_a_model_is_not_passed_on(home, native):
@@ -214,10 +112,3 @@ async def test_a_model_in_another_spelling_is_the_same_model_and_loaded_once(hom
 
     assert (plain.model, spelled.model) == (LLAMA, model)
     assert [name for name, _ in home.emulator.loads] == [LLAMA]
-
-
-async def test_a_model_that_was_installed_a_moment_ago_is_found(home, native):
-    async with ollama.AsyncClient(host=f"http://127.0.0.1:{home.port}", trust_env=False) as direct:
-        await direct.copy(LLAMA, "brand-new")
-
-    assert (await native.chat(model="brand-new", messages=HELLO, options={"num_predict": 1})).eval_count == 1

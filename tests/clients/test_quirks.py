@@ -11,7 +11,7 @@ import pytest
 
 from hearth.admission.auth import digest_of
 from hearth.config.settings import ClientSettings, KeySettings, ModelSettings
-from hearth.events import ItemEnded, ItemInterrupted, SwapCompleted
+from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
 from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, Home, StartHome, house_settings
@@ -119,15 +119,6 @@ async def test_a_background_task_runs_on_the_model_it_names_where_that_is_in_mem
     assert rewrote == ""
 
 
-async def test_the_home_model_stands_in_before_anybody_has_talked_to_it(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW.replace(home_model=LLAMA, restore_home_delay_s=0)))
-    await home.until(lambda status: status["gpu"]["loaded_model"] == LLAMA)
-
-    status, answer, _ = await post(home, "open_webui_title")
-
-    assert (status, answer["model"]) == (200, LLAMA)
-
-
 async def test_a_model_for_embeddings_never_stands_in(start_home: StartHome):
     home = await start_home(house_settings(gpu=NARROW))
     async with home.native() as client:
@@ -160,31 +151,6 @@ async def test_the_owner_may_have_background_tasks_answered_as_asked(start_home:
 
     assert (status, answer["model"]) == (200, CODER)
     assert swapped_in(home) == [LLAMA, CODER]
-
-
-async def test_a_search_query_is_part_of_an_answer_and_runs_on_its_own_model(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    await talk(home, LLAMA)
-
-    _, answer, _ = await post(home, "open_webui_search_query")
-
-    assert answer["model"] == CODER
-
-
-async def test_a_background_task_waits_its_turn_behind_a_chat(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    async with home.native() as client:
-        stream = await client.chat(model=SLOW, messages=HELLO, options={"num_predict": 40}, stream=True)
-        await anext(stream)
-        running = await home.running(SLOW)
-        task = asyncio.create_task(post(home, "open_webui_title", options={"num_predict": 2}))
-        chunks = [chunk async for chunk in stream]
-    status, answer, _ = await task
-
-    assert (status, answer["model"]) == (200, SLOW)
-    assert chunks[-1].done
-    assert [event.sequence for event in home.events.of(ItemEnded)] == [running["sequence"], running["sequence"] + 1]
-    assert home.events.of(ItemInterrupted) == []
 
 
 async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(home):

@@ -51,4 +51,7 @@ def interrupted(path: str, answer: Answer, rng: random.Random) -> bytes:
 
 
 def expected(path: str, answer: Answer) -> Answer:
-    return Answer(parts=answer.parts, reason="stop") if path == "/v1/responses" else answer
+    """The answer as its reader takes it: who calls a tool says so as the reason to end, where the dialect has a word for that."""
+    called = any(kind == "call" for kind, _ in answer.parts)
+    by_calls = called and (path == "/v1/messages" or (path == "/v1/chat/completions" and answer.reason == "stop"))
+    return Answer(parts=answer.parts, reason="stop" if path == "/v1/responses" else "tool_calls" if by_calls else answer.reason)

@@ -1,26 +1,30 @@
-"""Answers written as streams of every dialect, as the captures show them: frames, key order, where a name is repeated."""
+"""Streams of every dialect from the gateway's own writers, which other tests hold to recordings; runs differ in names and cuts."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.frames import WholeFrames, event, frame_of
+from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.dialects.writers import (
+    Generation,
+    MessagesWriter,
+    NativeWriter,
+    OpenAiWriter,
+    ResponsesWriter,
+    Said,
+    Text,
+    ToolCall,
+    Writer,
+    response_in_progress,
+)
 
-ROUTES = [
-    "/api/chat",
-    "/api/generate",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/messages",
-    "/v1/responses",
-]
+ROUTES = ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
 TEXT_ONLY = frozenset({"/api/generate", "/v1/completions"})
-STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 Part = tuple[str, str]
 """`thinking` or `content` with its text; `call` with `[name, arguments]` as JSON."""
 
@@ -46,13 +50,9 @@ class Run:
     rng: random.Random
     usage: bool = True
     prompt_tokens: int = 24
-    names: dict[str, Any] = field(default_factory=dict)
 
     def digits(self) -> int:
         return self.rng.randrange(1, 10**6)
-
-    def moment(self) -> str:
-        return f"2026-11-21T02:{self.rng.randrange(60):02}:{self.rng.randrange(60):02}.{self.rng.randrange(10**9):09}".rstrip("0") + "1Z"
 
     def cut(self, text: str) -> Iterator[str]:
         while text:
@@ -80,198 +80,53 @@ def some_answer(rng: random.Random, path: str, *, longest: int = 12) -> Answer:
     return Answer(parts=tuple(parts), reason=rng.choice(("stop", "length")))
 
 
-def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
-    """The frames of one run."""
-    return list(_WRITERS[path](answer, run))
-
-
 def route(path: str) -> Route:
     return INFERENCE_ROUTES[path]
 
 
-def _line(value: JsonObject) -> bytes:
-    return encode(value) + b"\n"
-
-
-def _data(value: JsonObject) -> bytes:
-    return b"data: " + encode(value) + b"\n\n"
-
-
-def _event(value: JsonObject) -> bytes:
-    return f"event: {value['type']}\ndata: ".encode() + encode(value) + b"\n\n"
-
-
-def _native(answer: Answer, run: Run, *, chat: bool) -> Iterator[bytes]:
-    def frame(said: dict[str, Any], end: dict[str, Any]) -> bytes:
-        body = {"message": {"role": "assistant", **said}} if chat else {("response" if k == "content" else k): v for k, v in said.items()}
-        return _line({"model": "m", "created_at": run.moment(), **body, **end})
-
-    calls = 0
+def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
+    """The frames of one run."""
+    thoughts = "".join(text for kind, text in answer.parts if kind == "thinking")
+    item, reasoned = _reasoning(thoughts, run) if thoughts and path == "/v1/responses" else ({}, [])
+    writer, wall_s = _writer(path, run, [item] if item else []), 1_795_220_000.0 + run.digits() / 512
+    written, said = [*writer.begin(), *reasoned], list[Said]()
     for kind, text in answer.parts:
         if kind == "call":
             name, arguments = json.loads(text)
-            call = {"id": f"call_{run.digits()}", "function": {"index": calls, "name": name, "arguments": arguments}}
-            calls += 1
-            yield frame({"content": "", "tool_calls": [call]}, {"done": False})
-            continue
-        for piece in run.cut(text):
-            said = {"content": "", "thinking": piece} if kind == "thinking" else {"content": piece}
-            yield frame(said, {"done": False})
-        if len(text) % 3 == 0:
-            yield frame({"content": ""}, {"done": False})
-    counters = {"total_duration": run.digits(), "prompt_eval_count": run.prompt_tokens, "eval_count": 6, "eval_duration": run.digits()}
-    context = {} if chat else {"context": [1, 2, 33]}
-    yield frame({"content": ""}, {"done": True, "done_reason": answer.reason, **context, **counters})
-
-
-def _chat(answer: Answer, run: Run) -> Iterator[bytes]:
-    return _native(answer, run, chat=True)
-
-
-def _generate(answer: Answer, run: Run) -> Iterator[bytes]:
-    return _native(answer, run, chat=False)
-
-
-def _openai_chat(answer: Answer, run: Run) -> Iterator[bytes]:
-    head: JsonObject = {"id": f"chatcmpl-{run.digits()}", "object": "chat.completion.chunk", "created": 1795220000 + run.digits()}
-    head |= {"model": "m", "system_fingerprint": "fp_ollama"}
-    role: JsonObject = {"role": "assistant"}
-    calls = 0
-    for kind, text in answer.parts:
-        pieces = [text] if kind == "call" else run.cut(text)
-        for piece in pieces:
-            delta: JsonObject = {**role, "content": "" if kind != "content" else piece}
-            role = {}
-            if kind == "thinking":
-                delta["reasoning"] = piece
-            if kind == "call":
-                name, arguments = json.loads(text)
-                function: JsonObject = {"name": name, "arguments": encode(arguments).decode()}
-                delta["tool_calls"] = [{"id": f"call_{run.digits()}", "index": calls, "type": "function", "function": function}]
-                calls += 1
-            yield _data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    yield _data({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": answer.reason}]})
-    if run.usage:
-        usage: JsonObject = {"prompt_tokens": run.prompt_tokens, "completion_tokens": 6, "total_tokens": run.prompt_tokens + 6}
-        yield _data({**head, "choices": [], "usage": usage})
-    yield b"data: [DONE]\n\n"
-
-
-def _openai_text(answer: Answer, run: Run) -> Iterator[bytes]:
-    head: JsonObject = {"id": f"cmpl-{run.digits()}", "object": "text_completion", "created": 1795220000 + run.digits()}
-    zero: JsonObject = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}} if run.usage else {}
-    foot: JsonObject = {"model": "m", "system_fingerprint": "fp_ollama"}
-
-    def frame(text: str, reason: str | None) -> bytes:
-        return _data({**head, "choices": [{"text": text, "index": 0, "finish_reason": reason}], **foot, **zero})
-
-    for _, text in answer.parts:
-        for piece in run.cut(text):
-            yield frame(piece, None)
-    yield frame("", answer.reason)
-    if run.usage:
-        yield _data({**head, "choices": [], **foot, "usage": {"prompt_tokens": 24, "completion_tokens": 6, "total_tokens": 30}})
-    yield b"data: [DONE]\n\n"
-
-
-def _anthropic(answer: Answer, run: Run) -> Iterator[bytes]:
-    message: JsonObject = {"id": f"msg_{run.digits():024x}", "type": "message", "role": "assistant", "model": "m", "content": []}
-    yield _event({"type": "message_start", "message": {**message, "usage": {"input_tokens": 2, "output_tokens": 0}}})
-    for index, (kind, text) in enumerate(answer.parts):
-        if kind == "call":
-            name, arguments = json.loads(text)
-            block: JsonObject = {"type": "tool_use", "id": f"call_{run.digits()}", "name": name, "input": {}}
-            deltas: list[JsonObject] = [{"type": "input_json_delta", "partial_json": p} for p in run.cut(encode(arguments).decode())]
+            said.append(ToolCall(call_id=f"call_{run.digits()}", name=name, arguments=arguments))
         else:
-            key = "thinking" if kind == "thinking" else "text"
-            block = {"type": key, key: ""}
-            deltas = [{"type": f"{key}_delta", key: piece} for piece in run.cut(text)]
-        yield _event({"type": "content_block_start", "index": index, "content_block": block})
-        for delta in deltas:
-            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
-        yield _event({"type": "content_block_stop", "index": index})
-    usage: JsonObject = {"input_tokens": run.prompt_tokens, "output_tokens": 6}
-    yield _event({"type": "message_delta", "delta": {"stop_reason": STOP_REASONS[answer.reason]}, "usage": usage})
-    yield _event({"type": "message_stop"})
+            said += [Text(text=piece, thinking=kind == "thinking") for piece in run.cut(text)]
+    for part in said:
+        written += writer.say(part, wall_s)
+    counts = {"prompt_tokens": run.prompt_tokens, "output_tokens": 6, "total_ns": run.digits(), "output_ns": run.digits()}
+    context = (1, 2, 33) if path == "/api/generate" else ()
+    written += writer.end(Generation(said=said, reason=answer.reason, context=context, **counts), wall_s)
+    frames = [frame_of(route(path), raw) for raw in WholeFrames(route(path)).split(b"".join(written))]
+    if path == "/v1/responses":
+        frames = [frame.saying({**frame.fields, "sequence_number": number}) for number, frame in enumerate(frames)]
+    return [frame.raw for frame in frames]
 
 
-class _ResponseWriter:
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.number = 0
-        self.frame: JsonObject = {
-            "background": False,
-            "completed_at": None,
-            "created_at": 1795220000 + run.digits(),
-            "id": f"resp_{run.digits()}",
-            "metadata": {"id": "mine"},
-            "model": "m",
-            "object": "response",
-            "output": [],
-            "status": "in_progress",
-            "usage": None,
-        }
-
-    def event(self, kind: str, **rest: Any) -> bytes:
-        fields: JsonObject = {**rest, "sequence_number": self.number, "type": f"response.{kind}"}
-        self.number += 1
-        return _event({key: fields[key] for key in sorted(fields)})
+def _writer(path: str, run: Run, items: list[JsonObject]) -> Writer:
+    name, created_wall_s = str(run.digits()), 1795220000.0 + run.digits()
+    if path.startswith("/api/"):
+        return NativeWriter("m", chat=path == "/api/chat")
+    if path == "/v1/messages":
+        return MessagesWriter(f"msg_{name}", "m", estimated_tokens=2)
+    if path == "/v1/responses":
+        return ResponsesWriter(name, response_in_progress(name, "m", {"tools": [{"id": "mine"}]}, created_wall_s), items=items)
+    chat = path == "/v1/chat/completions"
+    return OpenAiWriter(name, "m", chat=chat, created_wall_s=created_wall_s, made_by="fp_ollama", include_usage=run.usage)
 
 
-def _responses(answer: Answer, run: Run) -> Iterator[bytes]:
-    write = _ResponseWriter(run)
-    output: list[JsonObject] = []
-    yield write.event("created", response=write.frame)
-    yield write.event("in_progress", response=write.frame)
-    for index, (kind, text) in enumerate(answer.parts):
-        frames, item = _response_item(write, index, kind, text)
-        output.append(item)
-        yield from frames
-    usage: JsonObject = {"input_tokens": run.prompt_tokens, "output_tokens": 6, "total_tokens": run.prompt_tokens + 6}
-    done: JsonObject = {"completed_at": run.digits(), "output": list(output), "status": "completed", "usage": usage}
-    yield write.event("completed", response={**write.frame, **done})
-
-
-def _response_item(write: _ResponseWriter, index: int, kind: str, text: str) -> tuple[list[bytes], JsonObject]:
-    done: JsonObject
-    if kind == "call":
-        name, arguments = json.loads(text)
-        said, call = encode(arguments).decode(), f"call_{write.run.digits()}"
-        item: JsonObject = {"arguments": said, "call_id": call, "id": f"fc_{call}", "name": name, "status": "completed"}
-        item["type"] = "function_call"
-        begun: JsonObject = {**item, "arguments": "", "status": "in_progress"}
-        delta, done = "function_call_arguments", {"arguments": said}
-    elif kind == "thinking":
-        said = text
-        item = {"id": f"rs_{write.run.digits()}", "summary": [{"text": text, "type": "summary_text"}], "type": "reasoning"}
-        begun = {**item, "summary": []}
-        delta, done = "reasoning_summary_text", {"text": text}
-    else:
-        said = text
-        part: JsonObject = {"annotations": [], "logprobs": [], "text": text, "type": "output_text"}
-        item = {"content": [part], "id": f"msg_{write.run.digits()}", "role": "assistant", "status": "completed", "type": "message"}
-        begun = {**item, "content": []}
-        begun["status"] = "in_progress"
-        delta, done = "output_text", {"logprobs": [], "text": text}
-    place: dict[str, Any] = {"item_id": item["id"], "output_index": index}
-    frames = [write.event("output_item.added", item=begun, output_index=index)]
-    more: dict[str, Any] = {}
-    if delta == "output_text":
-        place["content_index"], more = 0, {"logprobs": []}
-        frames.append(write.event("content_part.added", part={**part, "text": ""}, **place))
-    frames += [write.event(f"{delta}.delta", delta=piece, **more, **place) for piece in write.run.cut(said)]
-    frames.append(write.event(f"{delta}.done", **done, **place))
-    if delta == "output_text":
-        frames.append(write.event("content_part.done", part=part, **place))
-    frames.append(write.event("output_item.done", item=item, output_index=index))
-    return frames, item
-
-
-_WRITERS: dict[str, Callable[[Answer, Run], Iterator[bytes]]] = {
-    "/api/chat": _chat,
-    "/api/generate": _generate,
-    "/v1/chat/completions": _openai_chat,
-    "/v1/completions": _openai_text,
-    "/v1/messages": _anthropic,
-    "/v1/responses": _responses,
-}
+def _reasoning(thoughts: str, run: Run) -> tuple[JsonObject, list[bytes]]:
+    """The item of a response that shows thoughts, and its events, which the gateway itself never writes."""
+    item: JsonObject = {"id": f"rs_{run.digits()}", "summary": [{"text": thoughts, "type": "summary_text"}], "type": "reasoning"}
+    place: JsonObject = {"item_id": item["id"], "output_index": 0, "sequence_number": 0}
+    kind = "response.reasoning_summary_text"
+    return item, [
+        event({"item": {**item, "summary": []}, "output_index": 0, "sequence_number": 0, "type": "response.output_item.added"}),
+        *(event({"delta": piece, **place, "type": f"{kind}.delta"}) for piece in run.cut(thoughts)),
+        event({**place, "text": thoughts, "type": f"{kind}.done"}),
+        event({"item": item, "output_index": 0, "sequence_number": 0, "type": "response.output_item.done"}),
+    ]

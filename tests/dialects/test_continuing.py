@@ -477,11 +477,7 @@ def rendering_of(path: str, **more: Any) -> dict[str, Any]:
                     {"role": "user", "content": ""},
                 ],
             },
-            [
-                {"role": "system", "content": "be brief"},
-                *TURNS,
-                {"role": "assistant", "content": "hi", "thinking": "hm"},
-            ],
+            [{"role": "system", "content": "be brief"}, *TURNS, {"role": "assistant", "content": "hi", "thinking": "hm"}],
         ),
         ("/v1/responses", {"instructions": "be brief", "input": "hello"}, [{"role": "system", "content": "be brief"}, *TURNS]),
         (

@@ -1,31 +1,37 @@
-"""An interrupted stream goes on as if it had never stopped."""
+"""An interrupted stream goes on as if it had never stopped; a second run that says anything else ends it, and none of it is passed on."""
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.frames import frame_end
+from hearth.dialects.errors import stream_error
+from hearth.dialects.frames import WholeFrames, event
 from hearth.dialects.replay import Replay, Sent
-from hearth.errors import StreamDiverged
+from hearth.errors import BackendGone, StreamDiverged
+from hearth.types import RequestId
 from tests.dialects.captured import captured
-from tests.dialects.replay_play import expected, go_on, interrupted, sent_of
+from tests.dialects.replay_play import chunked, expected, go_on, interrupted, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream
 from tests.support.cases import for_each
 
 STREAMS = 1680
 """Random ones for each of six routes."""
+CHAT = "/api/chat"
 
 
-@for_each("path", ROUTES)
-def test_the_readers_of_this_test_understand_an_uninterrupted_stream(path: str) -> None:
-    rng = random.Random(path)
-    answer = some_answer(rng, path)
-    assert told(path, b"".join(stream(path, answer, Run(rng=rng)))).answer == expected(path, answer)
+def runs(path: str, *answers: Answer) -> list[list[bytes]]:
+    return [stream(path, answer, Run(rng=random.Random(seed))) for seed, answer in enumerate(answers)]
+
+
+def text(said: str) -> Answer:
+    return Answer(parts=(("content", said),))
 
 
 @for_each("path", ROUTES)
@@ -41,81 +47,45 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), seed=st.integers(0, 10**9))
 def test_any_unicode_text_survives_any_interruption(path: str, content: str, seed: int) -> None:
-    answer = Answer(parts=(("content", content),))
-    assert told(path, interrupted(path, answer, random.Random(seed))).answer == expected(path, answer)
+    assert told(path, interrupted(path, text(content), random.Random(seed))).answer == expected(path, text(content))
 
 
 @for_each("path", ROUTES)
-def test_every_single_byte_is_a_place_to_go_on_from(path: str) -> None:
-    answer = Answer(parts=(("content", "é\n😀"),))
-    first, second = (b"".join(stream(path, answer, Run(rng=random.Random(seed)))) for seed in (1, 2))
-    for cut in range(1, len(first) + 1):
-        sent = sent_of(path, first[:cut])
-        replay = Replay(route(path), sent)
-        seen = sent.data + replay.feed(second) + replay.finish()
-        assert told(path, seen).answer == expected(path, answer), cut
-
-
-@for_each("path", ROUTES)
-def test_a_stream_that_lacks_only_its_end_gets_only_its_end(path: str) -> None:
-    answer = Answer(parts=(("content", "abcdefg"),))
-    first, second = (stream(path, answer, Run(rng=random.Random(seed))) for seed in (1, 2))
-    replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
-    assert replay.feed(b"".join(second)).count(frame_end(route(path))) == 1
-    assert replay.finish() == b""
-
-
-@for_each("path", ROUTES)
-def test_a_whole_stream_said_again_adds_nothing(path: str) -> None:
-    answer = Answer(parts=(("content", "abcdef"),))
-    first, second = (b"".join(stream(path, answer, Run(rng=random.Random(seed)))) for seed in (1, 2))
+def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all_was(path: str) -> None:
+    first, second = map(b"".join, runs(path, text("abcdef"), text("abcdef")))
+    assert go_on(path, sent_of(path, b""), first, random.Random(5)) == first
     assert go_on(path, sent_of(path, first), second, random.Random(1)) == b""
 
 
-@for_each("path", ROUTES)
-def test_with_nothing_sent_yet_a_run_passes_as_it_is(path: str) -> None:
-    data = b"".join(stream(path, Answer(parts=(("content", "abcdef"),)), Run(rng=random.Random(1))))
-    assert go_on(path, sent_of(path, b""), data, random.Random(5)) == data
-
-
 def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
-    sent = Sent(route("/api/chat"), limit_bytes=10)
+    sent = Sent(route(CHAT), limit_bytes=10)
     assert not sent.feed(b"0123456789")
     assert (sent.replayable, sent.data) == (True, b"0123456789")
     assert sent.feed(b"x")
     assert not sent.feed(b"y")
     assert (sent.replayable, sent.data) == (False, b"")
     with pytest.raises(StreamDiverged):
-        Replay(route("/api/chat"), sent)
+        Replay(route(CHAT), sent)
 
 
-def test_only_whole_frames_are_passed_on_as_the_very_chunks_that_came() -> None:
-    sent = Sent(route("/api/chat"), limit_bytes=10)
+def test_whole_frames_are_passed_on_as_the_very_chunks_that_came_and_one_that_is_too_long_is_not_held_back() -> None:
+    sent = Sent(route(CHAT), limit_bytes=10)
     chunks = (b'{"a":1}\n', b"{}\n")
     assert all(passed is chunk for passed, chunk in zip(sent.whole(chunks), chunks, strict=True))
     assert sent.whole((b'{"b"', b":2}", b"\n{")) == (b'{"b":2}\n',)
     assert sent.held() == b"{"
     assert sent.whole((b"}",)) == (b"}",)
-
-
-def test_a_frame_longer_than_what_may_be_kept_is_not_held_back() -> None:
-    sent = Sent(route("/api/chat"), limit_bytes=10)
+    sent = Sent(route(CHAT), limit_bytes=10)
     assert sent.whole((b"x" * 10,)) == ()
     assert sent.whole((b"y",)) == (b"x" * 10 + b"y",)
-    assert sent.feed(b"x" * 10 + b"y")
     assert sent.whole((b"z",)) == (b"z",)
 
 
 @for_each(
     ("name", "step"),
     [
-        ("chat_stream", 3),
-        ("generate_stream", 3),
-        ("oai_chat_stream", 3),
-        ("oai_chat_stream_usage", 3),
-        ("oai_compl_stream", 3),
-        ("anth_stream", 11),
-        ("oai_resp_stream", 11),
+        *((name, 3) for name in ("chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream")),
+        *((name, 11) for name in ("anth_stream", "oai_resp_stream")),
     ],
 )
 def test_a_recorded_stream_goes_on_from_all_over_to_its_own_end(name: str, step: int) -> None:
@@ -124,3 +94,169 @@ def test_a_recorded_stream_goes_on_from_all_over_to_its_own_end(name: str, step:
         sent = sent_of(stream_of.path, stream_of.body[:cut])
         replay = Replay(route(stream_of.path), sent)
         assert sent.data + replay.feed(stream_of.body) + replay.finish() == stream_of.body
+
+
+# Runs that differ.
+
+
+def changed(answer: Answer, rng: random.Random) -> Answer:
+    """The answer with one letter of one part replaced, added or dropped, or with a call or the end changed."""
+    parts = list(answer.parts)
+    place = rng.randrange(len(parts) + 1)
+    if place == len(parts):
+        return Answer(parts=answer.parts, reason="length" if answer.reason == "stop" else "stop")
+    kind, said = parts[place]
+    if kind == "call":
+        name, arguments = json.loads(said)
+        parts[place] = (kind, json.dumps(rng.choice(([name + "x", arguments], [name, arguments | {"id": 77}]))))
+    else:
+        at = rng.randrange(len(said))
+        parts[place] = (kind, said[:at] + rng.choice(("", "è", said[at] + "!")) + said[at + 1 :])
+    return Answer(parts=tuple((kind, said) for kind, said in parts if said), reason=answer.reason)
+
+
+@for_each("shard", range(4))
+@for_each("path", ROUTES)
+def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path: str, shard: int) -> None:
+    outcomes = set()
+    for number in range(80):
+        rng = random.Random(f"{path} {shard} {number}")
+        answer = some_answer(rng, path)
+        other = changed(answer, rng)
+        first, second = (b"".join(stream(path, one, Run(rng=rng))) for one in (answer, other))
+        sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
+        replay, out = Replay(route(path), sent), b""
+        try:
+            for chunk in chunked(second, rng):
+                out += replay.feed(chunk)
+            out += replay.finish()
+        except StreamDiverged:
+            assert out == b""
+            outcomes.add("diverged")
+        else:
+            assert told(path, sent.data + out).answer == expected(path, other), (shard, number)
+            outcomes.add("went on")
+    assert outcomes == {"diverged", "went on"}
+
+
+@for_each("at", [0, 5, 9])
+@for_each("kind", ["thinking", "content"])
+@for_each("path", [path for path in ROUTES if path != "/v1/completions"])
+def test_the_first_different_letter_ends_the_comparison_wherever_it_is(path: str, kind: str, at: int) -> None:
+    said = "0123456789"
+    answer, other = (Answer(parts=((kind, one), ("content", "end"))) for one in (said, said[:at] + "x" + said[at + 1 :]))
+    first, second = runs(path, answer, other)
+    replay = Replay(route(path), sent_of(path, b"".join(first[:-2])))
+    with pytest.raises(StreamDiverged):
+        replay.feed(b"".join(second))
+    assert replay.verified_chars <= at + len("assistant")
+
+
+@for_each("path", ROUTES)
+def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str) -> None:
+    long, short = runs(path, text("abcdef"), text("abc"))
+    with pytest.raises(StreamDiverged):
+        go_on(path, sent_of(path, b"".join(long[:-1])), b"".join(short), random.Random(1))
+    replay = Replay(route(path), sent_of(path, b"".join(long)))
+    assert replay.feed(b"".join(runs(path, text(""), text("abcdef"))[1][:-1])) == b""
+    with pytest.raises(StreamDiverged):
+        replay.finish()
+
+
+@for_each("path", ROUTES)
+def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(path: str) -> None:
+    first, second = runs(path, text("abcdef"), text("abcdef"))
+    replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
+    assert b"boom" in replay.feed(second[0] + stream_error(route(path), BackendGone("boom"), RequestId("req_1")))
+    assert replay.finish() == b""
+
+
+def native(done: bool = False, **said: Any) -> bytes:
+    message = {"role": "assistant", "content": "", **said}
+    return json.dumps({"model": "m", "message": message, "done": done}, separators=(",", ":")).encode() + b"\n"
+
+
+def calling(*names: str, number: int = 1) -> bytes:
+    calls = [{"id": f"call_{name}", "function": {"index": 0, "name": name, "arguments": {"id": number}}} for name in names]
+    return native(tool_calls=calls)
+
+
+def opened(number: int) -> bytes:
+    block: Any = {"type": "tool_use", "id": f"call_{number}", "name": "f", "input": {"id": number}}
+    return event({"type": "content_block_start", "index": 0, "content_block": block})
+
+
+def deep(levels: int) -> bytes:
+    return b'{"message":{"content":"ab","tool_calls":' + b"[" * levels + b"]" * levels + b"}}\n"
+
+
+GPT, CLAUDE = "/v1/chat/completions", "/v1/messages"
+
+
+@for_each(
+    ("path", "sent", "again"),
+    [
+        (CHAT, native(thinking="abc"), native(content="abc")),
+        (CHAT, native(thinking="a") + native(content="b"), native(thinking="ab")),
+        (CHAT, calling("f", number=5), calling("f", number=7)),
+        (CHAT, native(content="a"), deep(900)),
+        (
+            CHAT,
+            native(content="a") + b'{"done":true,"done_reason":"stop"}\n',
+            native(content="a") + b'{"done":true,"done_reason":"length"}\n',
+        ),
+        (CLAUDE, opened(1), opened(2)),
+        (GPT, b"data: what\n\n", b"data: else\n\n"),
+    ],
+)
+def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(path: str, sent: bytes, again: bytes) -> None:
+    with pytest.raises(StreamDiverged):
+        Replay(route(path), sent_of(path, sent)).feed(again)
+
+
+@for_each(
+    ("path", "sent", "again", "passed"),
+    [
+        (CHAT, native(thinking="a", content="b"), native(thinking="a") + native(content="b") + native(done=True), native(done=True)),
+        (CHAT, native(thinking="a") + native(content="b"), native(thinking="a", content="b") + native(done=True), native(done=True)),
+        (CHAT, native(thinking="a"), native(thinking="a", content="b"), native(content="b")),
+        (CHAT, calling("f"), calling("f").replace(b"call_f", b"call_6"), b""),
+        (CHAT, calling("a"), calling("a", "b"), calling("b")),
+        *((CHAT, deep(levels), deep(levels) + native(done=True), native(done=True)) for levels in (300, 900, 5_000)),
+        (GPT, b"data: what\n\n", b"data: what\n\ndata: more\n\n", b"data: more\n\n"),
+    ],
+)
+def test_of_frames_that_say_the_same_only_what_is_new_is_passed_on(path: str, sent: bytes, again: bytes, passed: bytes) -> None:
+    assert Replay(route(path), sent_of(path, sent)).feed(again) == passed
+
+
+def test_comments_and_pings_are_no_part_of_the_answer() -> None:
+    for path, noise in ((GPT, b": waiting\n\n"), (CLAUDE, b'event: ping\ndata: {"type":"ping"}\n\n')):
+        first, second = runs(path, text("abcdef"), text("abcdef"))
+        sent = sent_of(path, noise + b"".join(first[:3]) + noise)
+        go_on(path, sent, noise.join(second), random.Random(1))
+        assert told(path, sent.data.replace(noise, b"")).answer == expected(path, text("abcdef"))
+
+
+def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole() -> None:
+    probability = {"content": [{"token": " abc", "logprob": -0.5}]}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+    def frame(said: str) -> bytes:
+        choice = {"index": 0, "delta": {"content": said}, "finish_reason": None, "logprobs": probability}
+        return b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n"
+
+    replay = Replay(route(GPT), sent_of(GPT, frame(" a")))
+    trimmed, whole = (json.loads(part.removeprefix(b"data: ")) for part in replay.feed(frame(" abc") + frame("d")).split(b"\n\n")[:-1])
+    assert trimmed["choices"][0] == {"index": 0, "delta": {"content": "bc"}, "finish_reason": None}
+    assert whole["choices"][0]["logprobs"] == probability
+
+
+@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"d\n", b"e\n\n"])), path=st.sampled_from(ROUTES))
+def test_frames_are_the_same_however_the_bytes_arrive_and_no_byte_is_lost(data: list[bytes], path: str) -> None:
+    pieces, fed = WholeFrames(route(path)), WholeFrames(route(path))
+    frames = [frame for piece in data for frame in pieces.split(piece)]
+    assert b"".join(frames) + pieces.rest == b"".join(data)
+    assert b"".join(map(fed.feed, data)) == b"".join(frames)
+    if b"\n" not in data:  # one that comes alone belongs to the frame before it
+        assert WholeFrames(route(path)).split(b"".join(data)) == frames

@@ -77,13 +77,7 @@ def test_routes_without_a_seed_do_not_repeat_themselves(path: str, body: bytes) 
     assert told(seeding(path, body)) == (body, False)
 
 
-@for_each(
-    ("path", "body"),
-    [
-        ("/api/chat", b'{"options":{"seed":"7"}}'),
-        ("/api/chat", b'{"options":{"seed":true}}'),
-    ],
-)
+@for_each(("path", "body"), [("/api/chat", b'{"options":{"seed":"7"}}'), ("/api/chat", b'{"options":{"seed":true}}')])
 def test_a_seed_that_is_no_number_is_left_to_the_model_server(path: str, body: bytes) -> None:
     assert told(seeding(path, body)) == (body, False)
 

@@ -1,8 +1,10 @@
-"""The gateway in front of a real llama.cpp server: streams come through, leaving frees the slot, an interrupted stream is resumed."""
+"""The gateway in front of a real llama.cpp server: streams come through, leaving frees the slot, an interrupted stream goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import time
 from typing import Any
 
@@ -10,7 +12,7 @@ import openai
 import pytest
 
 from hearth.events import ItemDiverged, ItemInterrupted, ItemResumed
-from hearth.types import Lane
+from hearth.types import Lane, Way
 from tests.engine.conftest import Bench
 from tests.engine.front import MODEL
 from tests.engine.gguf import WORDS
@@ -24,7 +26,8 @@ ENDLESS_TOKENS = 30_000
 SOME_TOKENS = 100
 LONG_TOKENS = 1000
 """Half a second: no interruption comes too late."""
-SEEN_CHUNKS = 5
+TOKENS = 200
+EXAMPLES = int(os.environ.get("HEARTH_EXAMPLES", "1"))
 
 
 def asking(text: str, **options: Any) -> Any:
@@ -47,14 +50,14 @@ async def undisturbed(bench: Bench, asked: Any) -> str:
     return await words_of(await bench.client.chat.completions.create(**asked, stream=True))
 
 
-async def interrupted(bench: Bench, asked: Any) -> str:
-    """The text of a stream that the house's own request breaks into, after its caller has seen some of it."""
+async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
+    """The text of a stream that the house's own request breaks into, after its caller has seen so many chunks of it."""
     stream = await bench.client.chat.completions.create(**asked, stream=True)
     begun = ""
-    for _ in range(SEEN_CHUNKS):
+    for _ in range(chunks):
         chunk = await anext(stream)
-        begun += chunk.choices[0].delta.content or ""
-    await bench.client.chat.completions.create(**asking("the bell", max_tokens=2), extra_headers=AS_HOUSE)
+        begun += "".join(choice.delta.content or "" for choice in chunk.choices)
+    await bench.client.chat.completions.create(**asking("b", max_tokens=2), extra_headers=AS_HOUSE)
     return begun + await words_of(stream)
 
 
@@ -140,3 +143,42 @@ async def reproduces(bench: Bench, asked: Any) -> bool:
         return await interrupted(bench, asked) == whole
     except openai.APIError:
         return False
+
+
+async def test_a_text_goes_on_as_it_would_have_at_temperature_0(letters, capsys):
+    """100 of 100 in `make reliability`."""
+    letters.front.warm = lambda: False
+    rounds, equal = 5 * EXAMPLES, 0
+    rng = random.Random(1)
+    for number in range(rounds):
+        asked = asking(f"{number} {rng.choice('abc')}", max_tokens=TOKENS, temperature=1e-6)  # who asks for 0 is replayed first
+        whole = await undisturbed(letters, asked)
+        assert len(whole) == TOKENS
+        equal += await interrupted(letters, asked, rng.randrange(3, 60)) == whole
+    resumed = letters.events.of(ItemResumed)
+    with capsys.disabled():
+        print(f"\n{equal} of {rounds} equal, {[event.how.value for event in resumed].count('continued')} continued of {len(resumed)}")  # noqa: T201
+    assert equal == rounds
+    assert {event.how for event in resumed} == {Way.CONTINUE}
+
+
+async def test_no_stream_ends_in_an_error_with_warm_and_cold_caches_mixed(bench, capsys):
+    """500 in `make reliability`."""
+    rounds, errors = 25 * EXAMPLES, 0
+    rng = random.Random(2)
+    bench.front.warm = lambda: rng.random() < 0.5
+    for number in range(rounds):
+        asked = asking(f"{number}", max_tokens=TOKENS, **({"seed": number} if number % 2 else {}))
+        try:
+            await interrupted(bench, asked, rng.randrange(3, 60))
+        except openai.APIError:
+            errors += 1
+    resumed = bench.events.of(ItemResumed)
+    ways = [event.how for event in resumed]
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n{errors} errors in {rounds}; {len(bench.events.of(ItemInterrupted))} interrupted, {ways.count(Way.CONTINUE)} continued, "
+            f"{ways.count(Way.REPLAY)} replayed, {sum(event.diverged for event in resumed)} of them continued after a replay that differed"
+        )
+    assert (errors, bench.events.of(ItemDiverged)) == (0, [])
+    assert len(ways) > 0.8 * rounds

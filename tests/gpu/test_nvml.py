@@ -34,15 +34,7 @@ def test_everything_that_a_card_says_is_read(driver: StubDriver):
         temperature_c=61.0,
         power_w=250.5,
         power_limit_w=350.0,
-        throttle_reasons=(
-            "power_cap",
-            "hardware_slowdown",
-            "thermal",
-            "hardware_thermal",
-            "power_brake",
-            "board_limit",
-            "reliability",
-        ),
+        throttle_reasons=("power_cap", "hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "board_limit", "reliability"),
     )
 
 

@@ -24,10 +24,7 @@ def test_anything_else_is_an_error_with_its_line(written):
 
 @pytest.mark.parametrize(
     ("key", "sane", "insane"),
-    [
-        ("sample_interval_s", ("1", "3600"), ("0.9", "3601")),
-        ("alerts.temperature_c", ("1", "150"), ("0.9", "151")),
-    ],
+    [("sample_interval_s", ("1", "3600"), ("0.9", "3601")), ("alerts.temperature_c", ("1", "150"), ("0.9", "151"))],
 )
 def test_limits_are_sane(key, sane, insane):
     def read(value: str) -> None:

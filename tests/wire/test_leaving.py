@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hearth.config.settings import ServerSettings, StartedStreams
 from hearth.events import ItemEnded, ItemInterrupted
 from hearth.types import Outcome, Way
@@ -49,28 +47,19 @@ def generation(name: str, tokens: int = LONG_TOKENS, **more: Any) -> tuple[str, 
     return "/api/generate", {"model": name, "prompt": WORDS, "options": {"num_predict": tokens}, **more}
 
 
-def gpt(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/chat/completions", {**chat(name)[1], "max_tokens": LONG_TOKENS, **more}
+def to(path: str, **asked: Any) -> Callable[..., tuple[str, dict[str, Any]]]:
+    return lambda name, **more: (path, {"model": name, "max_tokens": LONG_TOKENS, **asked, **more})
 
 
-def completion(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/completions", {"model": name, "prompt": WORDS, "max_tokens": LONG_TOKENS, **more}
-
-
-def responses(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/responses", {"model": name, "input": WORDS, "max_output_tokens": LONG_TOKENS, **more}
-
-
-def claude(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/messages", {**chat(name)[1], "max_tokens": LONG_TOKENS, **more}
-
-
-ROUTES = [chat, generation, gpt, completion, responses, claude]
-MANNERS = [
-    pytest.param(lambda writer: writer.close(), id="closing"),
-    pytest.param(lambda writer: writer.transport.abort(), id="aborting"),
-    pytest.param(lambda writer: writer.write_eof(), id="half closing"),
+ROUTES = [
+    chat,
+    generation,
+    to("/v1/chat/completions", messages=[{"role": "user", "content": WORDS}]),
+    to("/v1/completions", prompt=WORDS),
+    to("/v1/responses", input=WORDS, max_output_tokens=LONG_TOKENS),
+    to("/v1/messages", messages=[{"role": "user", "content": WORDS}]),
 ]
+MANNERS: list[Leave] = [lambda writer: writer.close(), lambda writer: writer.transport.abort(), lambda writer: writer.write_eof()]
 
 
 def opened(**sections: dict[str, Any]) -> Any:
@@ -97,37 +86,22 @@ def waiting(front: Front) -> int:
     return int(front.gateway.health()["queue"]["waiting"])  # type: ignore[index]  # plain JSON
 
 
-@for_each("leave", MANNERS)
+WAYS = [(name, stream, leave) for name in ("slow", "thinker") for stream in (True, False) for leave in MANNERS]
+
+
+@for_each(("name", "stream", "leave"), WAYS)
 @for_each("route", ROUTES)
-async def test_leaving_in_mid_stream_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
+async def test_leaving_in_mid_stream_before_a_whole_answer_or_while_the_prompt_is_read_closes_the_connection_to_the_model_server(
+    route: Any, name: str, stream: bool, leave: Leave
+):
     async with opened() as front:
-        reader, writer = await ask(front, route("slow", stream=True))
-        await reader.readuntil(b"\n\r\n")
-        assert front.emulator.in_flight == {"slow:latest": 1}
+        reader, writer = await ask(front, route(name, stream=stream))
+        if stream and name == "slow":
+            await reader.readuntil(b"\n\r\n")
+        await until(lambda: front.emulator.in_flight == {f"{name}:latest": 1})
         leave(writer)
         await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         writer.close()
-
-
-@for_each("leave", MANNERS)
-@for_each("route", ROUTES)
-async def test_leaving_before_a_whole_answer_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
-    async with opened() as front:
-        _, writer = await ask(front, route("slow", stream=False))
-        await until(lambda: front.emulator.in_flight)
-        leave(writer)
-        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
-        writer.close()
-
-
-@for_each("stream", [True, False])
-@for_each("route", ROUTES)
-async def test_leaving_while_the_prompt_is_read_closes_the_connection_to_the_model_server(route: Any, stream: bool):
-    async with opened() as front:
-        _, writer = await ask(front, route("thinker", stream=stream))
-        await until(lambda: front.emulator.in_flight)
-        writer.close()
-        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
 
 
 @for_each("stream", [True, False])

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import anthropic
-import httpx
 import httpx2
 import ollama
 import openai
@@ -19,8 +18,7 @@ from openai.types.responses import ResponseCompletedEvent, ResponseCreatedEvent,
 
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
-from hearth.events import ItemEnded
-from hearth.types import BackendCall, Outcome
+from hearth.types import BackendCall
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
@@ -292,17 +290,3 @@ async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, 
         assert house.now > 400.0
         (heard,) = wire.calls
         assert 40 > len([at_s for at_s, _ in heard.pieces if 15.0 < at_s - 400.0 * waits < 400.0]) > 20
-
-
-@in_virtual_time
-async def test_without_signs_of_life_the_clients_would_give_up():
-    async with busy_house(settings_with(keepalive={"after_s": 100.0})) as house, clients_of(house) as (clients, _):
-        house.submit("a", service_s=TEN_MINUTES_S)
-        with pytest.raises(httpx.ReadTimeout):
-            await chat(clients)
-        with pytest.raises(openai.APITimeoutError):
-            await gpt_chat(clients)
-        with pytest.raises(anthropic.APITimeoutError):
-            await claude_message(clients)
-        assert house.now == 3 * IMPATIENCE_S
-        assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 3

@@ -51,8 +51,7 @@ _LINE_BREAK = re.compile(rb"[\r\n\0]")
 def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The caller's fields that a model server may see, names in lower case as given: none that could be a key.
 
-    Raises:
-        BadRequest: a field carries a line break.
+    Raises BadRequest: a field carries a line break.
     """
     kept = _without(NOT_SENT, headers)
     if _LINE_BREAK.search(b"".join([part for field in kept for part in field])):

@@ -119,8 +119,7 @@ class OllamaControl:
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
         """Load and keep, by an empty prompt; models that only embed, by an empty input. Success is the server's word: look at `resident`.
 
-        Raises:
-            ModelNotFound, SwapTimedOut, BackendUnreachable, and SwapFailed with the server's words for everything else.
+        Raises ModelNotFound, SwapTimedOut, BackendUnreachable, and SwapFailed with the server's words for everything else.
         """
         pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
         late = SwapTimedOut(f"{model} did not load within {timeout_s:g} s.")

@@ -107,8 +107,7 @@ class Continuation:
     def __init__(self, route: Route, call: BackendCall, sent: Sent) -> None:
         """Read the request and what was sent.
 
-        Raises:
-            StreamDiverged: it cannot be continued: it is no plain text, or not any more, or not yet.
+        Raises StreamDiverged: it cannot be continued: it is no plain text, or not any more, or not yet.
         """
         fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None

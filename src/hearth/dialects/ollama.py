@@ -34,8 +34,7 @@ def completion_call(
 def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
     """The answer to `completion_call`; counters that Ollama left out are 0.
 
-    Raises:
-        BackendProtocolError: not JSON, not an answer, an error, or an answer cut off before its end (`done` false).
+    Raises BackendProtocolError: not JSON, not an answer, an error, or an answer cut off before its end (`done` false).
     """
     try:
         said = decode(body)

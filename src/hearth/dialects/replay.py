@@ -144,8 +144,7 @@ class Replay:
     def finish(self) -> bytes:
         """What may still be passed on at the end of a run that ended in its dialect's own way (a truncated one proves nothing).
 
-        Raises:
-            StreamDiverged: the run ended before it had reproduced what was sent.
+        Raises StreamDiverged: the run ended before it had reproduced what was sent.
         """
         out = self._passed(self._frames.rest) if self._frames.rest else b""
         if not self._failed and not self.caught_up:

@@ -72,8 +72,7 @@ def is_model_name(name: str) -> bool:
 def check_request(route: Route, body: Body) -> str:
     """The model a body names, once everything the route demands is there.
 
-    Raises:
-        BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
+    Raises BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
     """
     model = body.string("model")
     if route.kind is WorkKind.GENERATE:

@@ -68,19 +68,9 @@ def test_the_output_limit_is_the_callers_else_the_default(path, given, limit):
     assert (request.max_tokens, request.body["max_tokens"]) == (limit, limit)
 
 
-def test_an_output_limit_beyond_every_number_is_the_largest_one():
+def test_the_largest_limit_is_that_of_an_integer_and_openais_newer_name_for_it_wins():
     assert asked(CHAT, options={"num_predict": 10**400}).max_tokens == 2**63 - 1
-
-
-def test_openais_newer_name_for_the_limit_wins():
     assert asked(OAI, max_tokens=9, max_completion_tokens=8).max_tokens == 8
-
-
-def test_a_messages_request_must_have_a_limit_as_in_ollama():
-    for limit in (0, -1, None):
-        with pytest.raises(BadRequest, match="max_tokens is required and must be positive"):
-            asked(MESSAGES, max_tokens=limit)
-    assert asked(MESSAGES, max_tokens=64).max_tokens == 64
 
 
 SYSTEMS: dict[str, Any] = {
@@ -152,9 +142,11 @@ def test_images_are_carried_as_what_they_are_whatever_they_claim_to_be(path, dat
 
 
 @for_each("path", IMAGES)
-def test_an_image_in_lines_is_carried_in_one(path):
+def test_an_image_in_lines_is_carried_in_one_and_one_that_claude_does_not_read_is_refused(path):
     image, _ = accepted(asked(path, **IMAGES[path](f"{PNG[:4]}\n{PNG[4:]}\n")))["messages"][0]["content"]
     assert image["source"]["data"] == PNG
+    with pytest.raises(Untranslatable, match="PNG, JPEG, GIF and WebP"):
+        asked(path, **IMAGES[path]("Qk0eAAAA"))
 
 
 @pytest.mark.parametrize("path", [OAI, RESPONSES])
@@ -164,26 +156,16 @@ def test_a_refusal_of_the_model_stays_what_it_said(path):
     assert accepted(asked(path, **fields))["messages"][1]["content"] == [{"type": "text", "text": "no"}]
 
 
-@for_each("path", IMAGES)
-def test_an_image_that_claude_does_not_read_is_refused(path):
-    with pytest.raises(Untranslatable, match="PNG, JPEG, GIF and WebP"):
-        asked(path, **IMAGES[path]("Qk0eAAAA"))
-
-
 @for_each("path", WITH_TOOLS)
 def test_tools_are_carried(path):
     assert accepted(asked(path, tools=offered(path)))["tools"] == [CLAUDE_TOOL]
 
 
-def test_a_tool_without_parameters_gets_an_empty_schema():
-    bare = [{"type": "function", "function": {"name": "now"}}]
-    assert accepted(asked(OAI, tools=bare))["tools"] == [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]
-
-
-def test_parameters_that_do_not_say_that_they_are_an_object_are_one():
-    untyped = [{"type": "function", "function": {"name": "now", "parameters": {"properties": {"at": {"type": "string"}}}}}]
-    schema = {"type": "object", "properties": {"at": {"type": "string"}}}
-    assert accepted(asked(OAI, tools=untyped))["tools"] == [{"name": "now", "input_schema": schema}]
+@for_each(("given", "properties"), [({}, {}), ({"parameters": {"properties": {"at": {"type": "string"}}}}, {"at": {"type": "string"}})])
+def test_parameters_that_do_not_say_that_they_are_an_object_are_one(given, properties):
+    schema = {"type": "object", "properties": properties}
+    tools = [{"type": "function", "function": {"name": "now", **given}}]
+    assert accepted(asked(OAI, tools=tools))["tools"] == [{"name": "now", "input_schema": schema}]
 
 
 @for_each("path", [OAI, RESPONSES])
@@ -342,19 +324,6 @@ def test_json_without_a_schema_is_asked_for_in_the_system_prompt(path):
     assert "output_config" not in request.body
 
 
-@for_each("path", JSON_MODES)
-def test_text_is_asked_for_where_nothing_else_is(path):
-    texts: dict[str, Any] = {
-        CHAT: {"format": ""},
-        GENERATE: {"format": None},
-        OAI: {"response_format": {"type": "text"}},
-        RESPONSES: {"text": {}},
-    }
-    request = asked(path, **texts[path])
-    assert not request.json_text
-    assert request.body.keys() == {"max_tokens", "messages"}
-
-
 STOPS: dict[str, Any] = {
     CHAT: {"options": {"stop": ["END", ""]}},
     GENERATE: {"options": {"stop": ["END"]}},
@@ -369,49 +338,38 @@ def test_stop_texts_are_carried(path):
     assert accepted(asked(path, **STOPS[path]))["stop_sequences"] == ["END"]
 
 
-SAMPLINGS: dict[str, Any] = {
-    CHAT: {"options": {"temperature": 1.7, "top_p": 0.5, "top_k": 3}},
-    GENERATE: {"options": {"temperature": 1.7, "top_p": 0.5, "top_k": 3}},
-    OAI: {"temperature": 1.7, "top_p": 0.5},
-    COMPLETIONS: {"temperature": 1.7, "top_p": 0.5},
-    RESPONSES: {"temperature": 1.7, "top_p": 0.5},
-    MESSAGES: {"temperature": 1, "top_p": 0.5, "top_k": 3},
-}
+NATIVE_SAMPLING = {"temperature": 1.7, "top_p": 0.5, "top_k": 3}
+SAMPLING = {"temperature": 1, "top_p": 0.5}
+HARMLESS: list[tuple[str, Any]] = [
+    (CHAT, {"format": "", "options": NATIVE_SAMPLING}),
+    (GENERATE, {"format": None, "options": NATIVE_SAMPLING}),
+    (OAI, {"response_format": {"type": "text"}, **SAMPLING}),
+    (COMPLETIONS, SAMPLING),
+    (RESPONSES, {"text": {}, **SAMPLING}),
+    (MESSAGES, {"top_k": 3, **SAMPLING}),
+    (CHAT, {"keep_alive": "5m", "think": True, "options": {"seed": 1, "num_ctx": 9, "repeat_penalty": 1.1, "made_up": 1}}),
+    (GENERATE, {"truncate": False, "options": {"mirostat": 1}, "raw": False, "context": [], "suffix": ""}),
+    (OAI, {"seed": 1, "user": "u", "n": 1, "logprobs": False, "reasoning_effort": "low", "made_up": 1}),
+    (COMPLETIONS, {"best_of": 1, "echo": False, "logit_bias": {"1": 2}}),
+    (RESPONSES, {"store": True, "reasoning": {"effort": "low"}, "background": False}),
+    (MESSAGES, {"metadata": {"user_id": "u"}, "speed": "fast", "service_tier": "auto", "made_up": 1}),
+]
+"""The API refuses sampling options."""
 
 
-@for_each("path", SAMPLINGS)
-def test_sampling_options_are_left_out_because_the_api_refuses_them(path):
-    assert asked(path, **SAMPLINGS[path]).body.keys() == {"max_tokens", "messages"}
-
-
-HARMLESS: dict[str, Any] = {
-    CHAT: {"keep_alive": "5m", "think": True, "options": {"seed": 1, "num_ctx": 9, "repeat_penalty": 1.1, "made_up": 1}},
-    GENERATE: {"truncate": False, "options": {"mirostat": 1}, "raw": False, "context": [], "suffix": ""},
-    OAI: {"seed": 1, "user": "u", "n": 1, "logprobs": False, "reasoning_effort": "low", "made_up": 1},
-    COMPLETIONS: {"best_of": 1, "echo": False, "logit_bias": {"1": 2}},
-    RESPONSES: {"store": True, "reasoning": {"effort": "low"}, "background": False},
-    MESSAGES: {"metadata": {"user_id": "u"}, "speed": "fast", "service_tier": "auto", "made_up": 1},
-}
-
-
-@for_each("path", HARMLESS)
-def test_what_claude_has_no_word_for_and_the_answer_stands_without_is_left_out(path):
-    request = asked(path, **HARMLESS[path])
+@for_each(("path", "fields"), HARMLESS)
+def test_what_claude_has_no_word_for_and_the_answer_stands_without_is_left_out(path, fields):
+    request = asked(path, **fields)
+    assert not request.json_text
     assert accepted(request)["messages"] == HELLO
     assert request.body.keys() == {"max_tokens", "messages"}
 
 
-def test_keys_count_in_any_letter_case_as_they_do_in_ollama():
+def test_keys_count_in_any_letter_case_and_odd_text_comes_through_as_in_ollama():
     request = claude_request(CHAT, b'{"Messages":[{"Role":"user","CONTENT":"hello"}],"STREAM":false}', default_max_tokens=5)
-    assert request.body["messages"] == HELLO
-    assert not request.streaming
-
-
-def test_odd_text_comes_through_as_ollama_would_read_it():
-    body = b'{"model":"m","prompt":"\\ud800 \xff \\u2028 \xf0\x9f\x98\x80"}'
-    request = claude_request(GENERATE, body, default_max_tokens=5)
-    assert json.dumps(request.body["messages"], ensure_ascii=False).count("\ufffd") == 2
-    assert "\u2028 \U0001f600" in json.loads(json.dumps(request.body))["messages"][0]["content"][0]["text"]
+    assert (request.body["messages"], request.streaming) == (HELLO, False)
+    odd = claude_request(GENERATE, b'{"model":"m","prompt":"\\ud800 \xff \\u2028 \xf0\x9f\x98\x80"}', default_max_tokens=5)
+    assert json.loads(json.dumps(odd.body))["messages"][0]["content"][0]["text"] == "\ufffd \ufffd \u2028 \U0001f600"
 
 
 def test_a_messages_request_keeps_its_own_words():
@@ -545,6 +503,7 @@ def test_refusals_never_quote_the_caller():
         (OAI, {"max_tokens": 1.5}, "cannot unmarshal number 1.5"),
         (OAI, {"n": "2"}, "cannot unmarshal string"),
         (COMPLETIONS, {"prompt": ["x"]}, "cannot unmarshal array"),
+        *((MESSAGES, {"max_tokens": limit}, "max_tokens is required and must be positive") for limit in (0, -1, None)),
     ],
 )
 def test_wrong_types_are_refused_in_ollamas_words(path, fields, says):

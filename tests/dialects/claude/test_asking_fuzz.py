@@ -27,9 +27,7 @@ _FIELDS = [
 ]  # fmt: skip
 _SCALARS = st.sampled_from(_WORDS) | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 _VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4),
-    max_leaves=12,
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4), max_leaves=12
 )
 
 

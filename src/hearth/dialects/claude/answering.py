@@ -62,9 +62,7 @@ class Answer:
     def finish(self, now: float) -> bytes:
         """The last bytes of a stream, or the whole answer of a caller who does not stream.
 
-        Raises:
-            BackendGone: the stream ended before the answer did.
-            BackendProtocolError: the answer cannot be written in this dialect.
+        Raises BackendGone: the stream ended before the answer did. BackendProtocolError: the answer cannot be written in this dialect.
         """
         if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")

@@ -225,8 +225,7 @@ def _response_format(given: Body, where: str) -> JsonValue:
 def stop_texts(value: JsonValue, where: str) -> list[str]:
     """The texts that end an answer, from one or a list of them; empty ones do nothing and are left out.
 
-    Raises:
-        Untranslatable: something else, or nothing but white space, which Claude refuses.
+    Raises Untranslatable: something else, or nothing but white space, which Claude refuses.
     """
     listed = value if isinstance(value, list) else [] if value is None else [value]
     texts = [text for text in listed if isinstance(text, str)]

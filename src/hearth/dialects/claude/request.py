@@ -92,8 +92,7 @@ class Turns:
     def result(self, call_id: str, name: str, blocks: Sequence[JsonObject], where: str) -> None:
         """A tool's result for the call `call_id`; without an id for the first open call of that tool, or of any.
 
-        Raises:
-            Untranslatable: no such call is open.
+        Raises Untranslatable: no such call is open.
         """
         named = [open_id for open_id, called in self._open_calls.items() if called == name]
         safe_id = self._ids.get(call_id, "") if call_id else [*named, *self._open_calls, ""][0]
@@ -151,8 +150,7 @@ def image_block(data: JsonValue, where: str) -> JsonObject:
 def content_blocks(content: JsonValue, where: str) -> list[JsonObject]:
     """The blocks of an OpenAI content: a string, or a list of text and image parts; null is none.
 
-    Raises:
-        Untranslatable: other parts, and images that are only an address.
+    Raises Untranslatable: other parts, and images that are only an address.
     """
     if content is None:
         return []

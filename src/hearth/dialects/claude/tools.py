@@ -18,8 +18,7 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 def strict_schema(schema: JsonValue, where: str) -> JsonObject:
     """The part of `schema` that Claude enforces, the rest of it as advice in descriptions.
 
-    Raises:
-        Untranslatable: a schema without a type, or an object with properties of any name.
+    Raises Untranslatable: a schema without a type, or an object with properties of any name.
     """
     if not isinstance(schema, dict):
         raise refused(where, "give a JSON schema object")
@@ -90,8 +89,7 @@ def _each(schemas: JsonValue, where: str) -> JsonObject:
 def function_tools(tools: Iterable[JsonValue], *, nested: bool = True) -> list[JsonValue]:
     """Function definitions as tools; `nested` where the function is an object inside (not so in the Responses API).
 
-    Raises:
-        Untranslatable: another kind of tool, or a name that Claude does not allow.
+    Raises Untranslatable: another kind of tool, or a name that Claude does not allow.
     """
     return [_tool(tool, f"tools[{index}]", nested=nested) for index, tool in enumerate(tools)]
 
@@ -115,8 +113,7 @@ def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
 def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObject | None:
     """OpenAI's `tool_choice` and `parallel_tool_calls`; None where nothing is asked for.
 
-    Raises:
-        Untranslatable: a choice that is not in the reference, or a list of allowed tools.
+    Raises Untranslatable: a choice that is not in the reference, or a list of allowed tools.
     """
     single: JsonObject = {"disable_parallel_tool_use": True} if parallel is False else {}
     if choice is None:
@@ -134,8 +131,7 @@ def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObjec
 def arguments_in(given: JsonValue, where: str) -> JsonObject:
     """The arguments of a call from their JSON text (or the object itself); nothing is no arguments.
 
-    Raises:
-        Untranslatable: not a JSON object.
+    Raises Untranslatable: not a JSON object.
     """
     arguments: JsonValue = given or {}
     if isinstance(arguments, str):
