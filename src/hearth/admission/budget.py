@@ -1,7 +1,6 @@
-"""How much money calls to a paid model may still take today. Sets the worst case aside before a call, and takes the bill after it.
+"""How much money calls to a paid model may still take today: the worst case is set aside before a call, and the bill replaces it.
 
-Exact and pure: amounts are whole nano-USD, instants are arguments. A spend belongs to the instant of its reservation, however long the call
-runs, and to every day that contains it: with another time zone another day begins, and neither forgets what the other has paid for.
+A spend belongs to the instant of its reservation, and to every day that contains it: with another time zone another day begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
-
-The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
-(origin, media).
-"""
+"""Checks before anybody asks who sent a request, against DNS rebinding (Host), smuggling (framing), and foreign pages (origin, media)."""
 
 from __future__ import annotations
 
@@ -56,11 +52,7 @@ class RequestHeaders:
 
 
 class HostRules:
-    """The names under which callers may address this gateway, and the origins whose pages may use its model APIs.
-
-    Args:
-        host: what it listens on, which is a name of its own unless it is a wildcard address.
-    """
+    """The names of this gateway, one of them the `host` that it listens on, and the origins whose pages may use its model APIs."""
 
     def __init__(self, host: str, server: ServerSettings) -> None:
         names = [name.lower() for name in (host, *server.allowed_hosts) if name not in _WILDCARDS]
@@ -102,10 +94,9 @@ def check_upgrade(headers: RequestHeaders) -> None:
 
 
 def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False) -> None:
-    """Raises Forbidden for what a page of another site sent: an Origin must equal the request's own Host, and `null` never does.
+    """Raises Forbidden for what a page of another origin sent; another port of this machine is one too.
 
-    A link to a page of Hearth's own is harmless, but not to an address that `forwards` to the model server. Another port of this machine
-    is the same site, and another page all the same.
+    A link to a page of Hearth's own is harmless, but not to an address that `forwards` to the model server.
     """
     safe = method in _SAFE_METHODS
     if headers.values.get(b"sec-fetch-site") in _OTHER_SITES:
@@ -136,11 +127,10 @@ def cors_headers(headers: RequestHeaders) -> Headers:
 
 
 def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False, zstd: bool = False) -> None:
-    """Raises UnsupportedMedia for a body that is not plain JSON, or JSON in zstd where that is admitted.
+    """Raises UnsupportedMedia for a body that is not JSON, in zstd or of another type where these are admitted.
 
-    `application/octet-stream`, which a browser sends to another origin only after asking, passes where `binary` admits it and where there
-    is no body: aiohttp names it for an empty POST. `multipart/form-data` passes where `form` admits it, from programs only; so does what
-    they call JSON by mistake. Every browser sends one of two fields with whatever may change something (Fetch Metadata 2.4).
+    From programs, forms and what they call JSON by mistake pass too; an empty POST of aiohttp is `application/octet-stream`. Every browser
+    sends one of two fields with whatever may change something (Fetch Metadata 2.4).
     """
     if method in _SAFE_METHODS:
         return

@@ -39,10 +39,9 @@ def _ended(stamps: array[float], span_s: float, now: float) -> int:
 
 
 class RateLimiter:
-    """Admissions per caller in any minute and any hour.
+    """Admissions per caller in any minute and any hour; a caller is forgotten an hour after its last one, so memory is bounded.
 
-    `now` is in seconds on the monotonic clock; one before an earlier one is taken as that. Lowering a limit forgets nothing, so raising it
-    again gives no extra allowance. A caller is forgotten an hour after its last admission, so memory is bounded by those of one hour.
+    `now` is in seconds on the monotonic clock; one before an earlier one is taken as that.
     """
 
     def __init__(self, limits: RateLimitSettings) -> None:

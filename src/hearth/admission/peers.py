@@ -1,7 +1,4 @@
-"""Which machine an address belongs to, how many connections each may hold, and how many wrong keys it may try.
-
-Bounded: beyond `MAX_PEERS`, who was quiet for longest is forgotten. Instants are monotonic seconds.
-"""
+"""Which machine an address belongs to, how many connections each may hold, and how many wrong keys it may try."""
 
 from __future__ import annotations
 

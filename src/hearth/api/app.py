@@ -1,7 +1,6 @@
 """The ASGI application: what every request has to pass before its handler sees it, and what becomes of errors.
 
-The order is fixed: Host, framing, origin, key, address, method, media type, handler. A path is authenticated before anybody learns
-whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500.
+The order is fixed: Host, framing, origin, key, address, method, media type. A caller is known before it learns whether a path exists.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class HearthApp:
         except HearthError as error:
             allow = ((b"allow", ", ".join(sorted(address.handlers)).encode("ascii")),) if isinstance(error, MethodNotAllowed) else ()
             await self._errors.refuse(request, identity, error, allow)
-        # Whatever a defect raises, its caller gets an answer, and it is reported.
-        except Exception as fault:  # noqa: BLE001
+        except Exception as fault:  # noqa: BLE001 - whatever a defect raises, its caller gets an answer, and it is reported
             where = f"{request.method} {request.path[:PATH_SHOWN]}"
             self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
             await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))

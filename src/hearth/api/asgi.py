@@ -16,11 +16,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Responder:
-    """One HTTP answer being written; after the caller has left every write returns without effect.
-
-    Attributes:
-        added: fields of whatever answer it becomes.
-    """
+    """One HTTP answer being written, with `added` header fields; after the caller has left every write returns without effect."""
 
     __slots__ = ("_send", "added", "started")
 
@@ -30,7 +26,7 @@ class Responder:
         self.started = False
 
     async def head(self, status: int, headers: Headers) -> None:
-        """Status line and headers; only the first call of an answer may be this one."""
+        """Status line and headers, once."""
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.added]})
 

@@ -72,10 +72,7 @@ class SmallBodyRoute(APIRoute):
 
 
 def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
-    """A page whose body may be as long as a request to a model: it is not read while its caller is over a limit, and never by FastAPI.
-
-    The endpoint takes the body as a `model`, the request, the caller and the `Body`.
-    """
+    """A page whose body may be long: it is not read while its caller is over a limit, and read as a `model` for the endpoint."""
 
     class LargeBodyRoute(APIRoute):
         def get_route_handler(self) -> Handler:

@@ -1,8 +1,4 @@
-"""The inference routes: a request of any dialect, read, checked, queued and answered.
-
-`POST /llm/completions`: one prompt in, one text out, for programs that speak no vendor's API. It goes through the same queue as everything
-else, as a native generate request that does not stream.
-"""
+"""The inference routes: a request of any dialect, read, checked, queued and answered; `/llm/completions` is one prompt in, one text out."""
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ class Inference:
             await relay.run()
 
     async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
-        """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""
+        """None where the request is answered already. Apart from `handle`, so that nothing of this stays in memory while it waits."""
         route, gateway = INFERENCE_ROUTES[request.path], self._gateway
         if route.kind is not WorkKind.EMBED or gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
@@ -95,12 +91,9 @@ class Inference:
         return found if stand_in is None else await body.parsed(partial(read, model=stand_in), content)
 
     async def _stand_in(self, identity: Identity, envelope: Envelope) -> str | None:
-        """The model in memory that answers a background task in place of the one it names; None where that one does.
-
-        A task that streams is left alone: its answer is watched, and has to repeat itself when it is interrupted.
-        """
+        """The model in memory that answers a background task in place of the one it names; None where that one does."""
         wanted = self._gateway.config.settings.clients.background_tasks == "resident"
-        if not wanted or envelope.background is None or envelope.streaming:
+        if not wanted or envelope.background is None or envelope.streaming:  # a stream has to repeat itself when it is interrupted
             return None
         if not may_use(identity.models, envelope.model):  # refused later, in the order of all refusals
             return None

@@ -1,12 +1,8 @@
-"""What `/openapi.json` says: FastAPI's description of the pages that it serves, the other addresses, and the errors as they really are.
-
-Nothing is checked against it, and the bodies of models' routes name the fields that Hearth reads.
-"""
+"""What `/openapi.json` says: FastAPI's description of its pages, the other addresses with the fields that Hearth reads, and the errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
@@ -19,7 +15,6 @@ Node = dict[str, Any]
 
 MODELS_TAG = "models"
 """Marks what model servers have too; their own documentation says the rest."""
-
 _TEXT: Node = {"type": "string"}
 _FLAG: Node = {"type": "boolean"}
 _COUNT: Node = {"type": "integer"}
@@ -34,32 +29,28 @@ _NATIVE: Node = {"model": _TEXT, "stream": _FLAG, "options": _FREE, "keep_alive"
 _OPENAI: Node = {"model": _TEXT, "stream": _FLAG, "max_tokens": _COUNT, "seed": _COUNT, "temperature": {"type": "number"}}
 _FILE = {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}}
 
-_INFERENCE: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = MappingProxyType(
-    {
-        Endpoint.CHAT: ({**_NATIVE, "messages": _MESSAGES, "format": {}, "tools": {"type": "array"}, "think": {}}, ("model",)),
-        Endpoint.GENERATE: ({**_NATIVE, "prompt": _TEXT, "system": _TEXT, "suffix": _TEXT, "format": {}, "raw": _FLAG}, ("model",)),
-        Endpoint.EMBED: ({"model": _TEXT, "input": _TEXTS, "truncate": _FLAG, "options": _FREE, "keep_alive": _STAY}, ("model",)),
-        Endpoint.EMBEDDINGS: ({"model": _TEXT, "prompt": _TEXT, "options": _FREE, "keep_alive": _STAY}, ("model",)),
-        Endpoint.OPENAI_CHAT: ({**_OPENAI, "messages": _MESSAGES, "tools": {"type": "array"}}, ("model", "messages")),
-        Endpoint.OPENAI_COMPLETIONS: ({**_OPENAI, "prompt": _TEXTS}, ("model", "prompt")),
-        Endpoint.OPENAI_EMBEDDINGS: ({"model": _TEXT, "input": _TEXTS, "encoding_format": _TEXT, "dimensions": _COUNT}, ("model", "input")),
-        Endpoint.OPENAI_RESPONSES: ({"model": _TEXT, "input": {}, "stream": _FLAG, "max_output_tokens": _COUNT}, ("model", "input")),
-        Endpoint.ANTHROPIC_MESSAGES: (
-            {"model": _TEXT, "max_tokens": _COUNT, "messages": _MESSAGES, "system": {}, "stream": _FLAG},
-            ("model", "max_tokens", "messages"),
-        ),
-    }
-)
-_PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = MappingProxyType(
-    {
-        "/api/show": ({"model": _TEXT, "verbose": _FLAG}, ("model",)),
-        "/api/pull": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
-        "/api/push": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
-        "/api/create": ({"model": _TEXT, "from": _TEXT, "files": _FREE, "stream": _FLAG}, ("model",)),
-        "/api/copy": ({"source": _TEXT, "destination": _TEXT}, ("source", "destination")),
-        "/api/delete": ({"model": _TEXT}, ("model",)),
-    }
-)
+_INFERENCE: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = {
+    Endpoint.CHAT: ({**_NATIVE, "messages": _MESSAGES, "format": {}, "tools": {"type": "array"}, "think": {}}, ("model",)),
+    Endpoint.GENERATE: ({**_NATIVE, "prompt": _TEXT, "system": _TEXT, "suffix": _TEXT, "format": {}, "raw": _FLAG}, ("model",)),
+    Endpoint.EMBED: ({"model": _TEXT, "input": _TEXTS, "truncate": _FLAG, "options": _FREE, "keep_alive": _STAY}, ("model",)),
+    Endpoint.EMBEDDINGS: ({"model": _TEXT, "prompt": _TEXT, "options": _FREE, "keep_alive": _STAY}, ("model",)),
+    Endpoint.OPENAI_CHAT: ({**_OPENAI, "messages": _MESSAGES, "tools": {"type": "array"}}, ("model", "messages")),
+    Endpoint.OPENAI_COMPLETIONS: ({**_OPENAI, "prompt": _TEXTS}, ("model", "prompt")),
+    Endpoint.OPENAI_EMBEDDINGS: ({"model": _TEXT, "input": _TEXTS, "encoding_format": _TEXT, "dimensions": _COUNT}, ("model", "input")),
+    Endpoint.OPENAI_RESPONSES: ({"model": _TEXT, "input": {}, "stream": _FLAG, "max_output_tokens": _COUNT}, ("model", "input")),
+    Endpoint.ANTHROPIC_MESSAGES: (
+        {"model": _TEXT, "max_tokens": _COUNT, "messages": _MESSAGES, "system": {}, "stream": _FLAG},
+        ("model", "max_tokens", "messages"),
+    ),
+}
+_PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = {
+    "/api/show": ({"model": _TEXT, "verbose": _FLAG}, ("model",)),
+    "/api/pull": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
+    "/api/push": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
+    "/api/create": ({"model": _TEXT, "from": _TEXT, "files": _FREE, "stream": _FLAG}, ("model",)),
+    "/api/copy": ({"source": _TEXT, "destination": _TEXT}, ("source", "destination")),
+    "/api/delete": ({"model": _TEXT}, ("model",)),
+}
 _ERROR: Node = {"description": "What is wrong, in the words of the API that was called"}
 
 

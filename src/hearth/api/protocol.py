@@ -1,8 +1,4 @@
-"""HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it does not have.
-
-A connection is closed when the head of a request takes longer than `header_s`, when its body makes no progress for `body_s`, or when the
-other end takes nothing from a full write buffer for `write_s`. The application sees that as `http.disconnect`, as if the caller had left.
-"""
+"""HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it does not have."""
 
 from __future__ import annotations
 
@@ -38,11 +34,13 @@ _STREAMS = (b"application/x-ndjson", b"text/event-stream")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long a peer may keep a connection waiting, in seconds; `write_s` is asked for each time, since it can change."""
+    """How long a peer may keep a connection waiting, in seconds; it is closed then, which the application sees as `http.disconnect`."""
 
     write_s: Callable[[], float]
+    """While it takes nothing from a full write buffer; asked for each time, since it can change."""
     header_s: float = 10.0
     body_s: float = 30.0
+    """Without progress."""
 
 
 class ConnectionConfig(uvicorn.Config):
@@ -62,11 +60,7 @@ class Reading(Enum):
 
 
 class CoalescingTransport(asyncio.Transport):
-    """Sends what was written within one turn of the event loop in one piece: a system call costs more than all else done to a chunk.
-
-    Attributes:
-        body_expected: a request is still coming, so `close` ends sending only: a reset would lose the answer on its way.
-    """
+    """Sends what was written within one turn of the event loop in one piece: a system call costs more than all else done to a chunk."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -75,6 +69,7 @@ class CoalescingTransport(asyncio.Transport):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self.body_expected = False
+        """A request is still coming, so `close` ends sending only: a reset would lose the answer on its way."""
         self.lingering = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
@@ -180,10 +175,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse up to the end of one request; what follows it waits unparsed until that one is answered.
-
-        uvicorn parses all that has come, at the cost of a few KiB and some 30 us for each request of 33 bytes.
-        """
+        """Parse up to the end of one request; what follows it waits unparsed until that one is answered, since each takes a few KiB."""
         if not self.transport.is_closing():
             self._unread += data
             self._read_on()
@@ -212,10 +204,7 @@ class HttpConnection(HttpToolsProtocol):
         self._expect_within(self._deadlines.header_s)
 
     def _next_piece_bytes(self) -> int:
-        """How much can be parsed without beginning more than one request; 0 where more has to come first.
-
-        A head is parsed as a whole, so that it is bounded before that. What does not begin like one gets its error at once.
-        """
+        """How much can be parsed without beginning a second request; 0 where more has to come first, so that a whole head is bounded."""
         if self._reading is Reading.BODY and self._declared_bytes is not None:
             return max(1, self._declared_bytes - self._body_bytes)
         end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading is Reading.BODY else 0) + len(_HEAD_END)
@@ -225,7 +214,7 @@ class HttpConnection(HttpToolsProtocol):
         if (end if found else len(self._unread)) > HEAD_LIMIT_BYTES:
             self.send_400_response("The headers are too large.")
             return 0
-        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:
+        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:  # else it is no head, and gets its error at once
             return 0
         return end if found else len(self._unread)
 
@@ -335,8 +324,7 @@ class HttpConnection(HttpToolsProtocol):
 def unchunked(send: Send) -> Send:
     """What sends an answer to a caller of HTTP/1.0, who cannot read chunks; nginx asks like that unless it is told otherwise.
 
-    A stream goes on as it comes, and the end of the connection is its end. Any other answer without a declared length is sent as a whole:
-    nobody could tell half of it from all of it. `send` is that of uvicorn's cycle, which would put chunks around whatever has no length.
+    A stream ends with the connection. Any other answer without a declared length is sent as a whole: half of it would look like all.
     """
     cycle: RequestResponseCycle = send.__self__  # type: ignore[attr-defined]  # a bound method
     kept_head: Message | None = None

@@ -43,11 +43,7 @@ _WINDOW_LOG_MAX = 25
 
 @value
 class Request:
-    """A request and the way to answer it.
-
-    Attributes:
-        path: decoded; target: path and query as they were sent, for forwarding.
-    """
+    """A request and the way to answer it; `target` is path and query as they were sent, for forwarding."""
 
     method: str
     path: str
@@ -90,11 +86,7 @@ class Bodies:
 
 
 class Body:
-    """The body of one request, as a context that ends when nobody holds the body any more.
-
-    Attributes:
-        is_long: what is made of it takes so long that it is made in a thread; known once it is parsed.
-    """
+    """The body of one request, as a context that ends when nobody holds the body any more."""
 
     __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_request", "is_long")
 
@@ -105,6 +97,7 @@ class Body:
         self._lane = lane_of(identity, request.headers.text(b"x-task-type"))
         self._held_bytes = 0
         self.is_long = False
+        """What is made of it takes so long that it is made in a thread; known once it is parsed."""
 
     def __enter__(self) -> Self:
         return self
@@ -122,10 +115,7 @@ class Body:
                 gateway.worker.check_depth(self._lane)
 
     async def read(self, *, limit_bytes: int = 0) -> bytes:
-        """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`.
-
-        Raises BodyTooLarge, NoRoomForBodies, BadRequest, CallerGone.
-        """
+        """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`. Raises HearthError."""
         max_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
         try:
             body = await self._received(limit_bytes or max_bytes)
@@ -154,15 +144,12 @@ class Body:
         raise BodyTooLarge
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
-        """What `read` makes of the body: at once where that is quick, else in a thread, and one body at a time.
-
-        Raises what `read` raises, and BadRequest for JSON of too many values.
-        """
+        """What `read` makes of the body: in a thread where it is long. Raises what `read` does, BadRequest for JSON of too many values."""
         self.is_long = len(body) > _SMALL_BYTES and (len(body) > LARGE_BYTES or check_structure(body) > _FEW_VALUES)
         return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` makes of a parsed body, as `parsed` does. A large body that is refused counts against the rate limit."""
+        """What `work` makes of a parsed body; in a thread one at a time, and what it refuses there counts against the rate limit."""
         if not self.is_long:
             return work()
         gateway = self._bodies.gateway

@@ -1,7 +1,6 @@
-"""Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log.
+"""Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log; never a prompt.
 
-What belongs to others looks like what does not exist, except to an admin. No prompt is ever shown. Programs that run a gateway in their own
-process cancel through here too.
+What belongs to others looks like what does not exist, except to an admin.
 """
 
 from __future__ import annotations

@@ -122,16 +122,12 @@ class DashboardFeed:
 
 
 class EventChanges:
-    """A sink that keeps nothing but the fact.
-
-    Attributes:
-        counter: to be watched beside that of the queue.
-        of_jobs: grows with everything that may change what is shown of jobs.
-    """
+    """A sink that keeps nothing but the fact."""
 
     def __init__(self) -> None:
         self.counter = ChangeCounter()
         self.of_jobs = 0
+        """Grows with everything that may change what is shown of jobs."""
 
     def emit(self, event: Event) -> None:
         """Note that something has happened."""

@@ -1,7 +1,6 @@
-"""All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
+"""All that the dashboard shows, as one value of plain mappings by key, which makes small patches; never a prompt, request or result.
 
-So nothing changes while nothing happens, and what is sent is what happened. Collections are mappings by key, which makes small patches.
-No prompt, request or result ever appears here.
+Everything that takes time is an instant, so that nothing changes while nothing happens.
 """
 
 from __future__ import annotations
