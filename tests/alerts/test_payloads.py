@@ -148,6 +148,14 @@ def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
     assert "\n" not in said
 
 
+@for_each(
+    ("text", "said"),
+    [("x" * 20, "x" * 20), ("x" * 21, "x" * 19 + "…"), ("x" * 18 + "**", "x" * 18 + "…"), ("\U0001f600" * 11, "\U0001f600" * 9 + "…")],
+)
+def test_a_text_is_cut_at_its_limit_between_two_characters(text, said):
+    assert discord_text(text, 20) == said
+
+
 def test_a_text_that_fits_reads_as_it_was_written():
     said = discord_text(shown(NASTY, 1000), 1000)
     assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == NASTY.replace("\x1b", "?").replace("\n", "?").replace(

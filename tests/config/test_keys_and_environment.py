@@ -35,7 +35,7 @@ def test_a_key_from_the_environment_becomes_its_digest() -> None:
     )
 
 
-ENVIRON = {"K": SECRET, "EMPTY": "", "BROKEN": "two\nlines", "SHORT": SHORT, "ENOUGH": f"{SHORT}!", "BOX": "gpu"}
+ENVIRON = {"K": SECRET, "EMPTY": "", "BROKEN": "two\nlines", "SPACED": f"{SECRET} x", "SHORT": SHORT, "ENOUGH": f"{SHORT}!", "BOX": "gpu"}
 UNUSABLE_KEYS = [
     ("{name: a}", "sha256: is missing: give sha256, or key: ${NAME}"),
     (f"{{name: a, sha256: '{DIGEST}', key: '${{K}}'}}", "key: give either sha256 or key, not both"),
@@ -58,7 +58,7 @@ MISTAKES = [
     ("ollama: {url: 'http://a/${b'}", "ollama.url: holds a `${` that names no variable"),
     ("cloud: {api_key: sk-ant-clear}", "cloud.api_key: must be ${NAME}, so that no key stands in this file"),
     ("cloud: {api_key: '${MISSING}'}", "cloud.api_key: the environment variable MISSING is not set"),
-    ("cloud: {api_key: '${BROKEN}'}", "cloud.api_key: "),
+    ("cloud: {api_key: '${SPACED}'}", "cloud.api_key: holds a character that no HTTP header can carry"),
     ("cloud: {api_key: '${K}'}\nstorage: {enabled: false}", "cloud.api_key: needs the store"),
     ("cloud: {models: {a: 5}}", "cloud.models.a: must be text"),
     ("cloud: {prices: {a: {input_usd: 1}}}", "cloud.prices.a.output_usd: is missing"),

@@ -254,6 +254,21 @@ async def test_a_wait_has_the_part_of_the_swap_to_its_own_model_that_lies_in_it(
         assert (error_of(root), said(root)["hearth.outcome"]) == (None, "cancelled")
 
 
+async def test_a_swap_stands_in_the_wait_in_which_it_was_also_where_its_model_is_loaded_again():
+    traced = Traced()
+    traced.requests.on_trace = lambda request, end, swaps: traced.way.deliver(request, end, [*swaps])
+    for at in (0.0, 4.0):
+        steps = (
+            about(ev.ItemInterrupted, at) if at else about(ItemQueued, at),
+            sample(ev.SwapCompleted, at=at + 2.0, to_model="m", swap_s=1.0),
+        )
+        traced.tell(CHAT, *steps, about(ItemDispatched, at + 3.0))
+    traced.tell(CHAT, ended(at=9.0))
+    _, (first, _, second, _) = await traced.tree()
+    spans = await traced.spans()
+    assert [[traced.times(span)[1:] for span in below(spans, wait)] for wait in (first, second)] == [[(1.0, 2.0)], [(5.0, 6.0)]]
+
+
 @in_virtual_time
 async def test_a_promotion_is_marked_where_it_happened():
     settings = settings_with(scheduling={"aging": AgingSettings(promote_after_s=1.0)})

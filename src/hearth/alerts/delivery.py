@@ -236,8 +236,6 @@ class Target:
                 return
             self._attempts += 1
             outcome, answer = await self._post(message)
-        if self._message is not message:  # the address was taken away meanwhile
-            return
         if outcome is Outcome.DELIVERED:
             self._message = None
             self.sent += 1

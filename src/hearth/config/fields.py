@@ -146,12 +146,6 @@ def _name(text: str) -> str:
     return text
 
 
-def _model_name(text: str) -> str:
-    if any(each.isspace() for each in text):
-        raise ValueError("is not a model name: it must not contain spaces")
-    return _name(text)
-
-
 def _time_zone(text: str) -> str:
     active_hours.zone_of(text)
     return text
@@ -210,12 +204,6 @@ def _listen_host(text: str) -> str:
     return text
 
 
-def _api_key(text: str) -> str:
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("holds a character that no HTTP header can carry")
-    return text
-
-
 def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
@@ -227,13 +215,6 @@ def signing_secret(text: str) -> str:
             usable = False
         if not usable:
             raise ValueError("begins with whsec_, so base64 of 24 to 64 bytes must follow (`openssl rand -base64 32` makes it)")
-    return text
-
-
-def _file_path(text: str) -> str:
-    """What is relative would depend on where Hearth was started."""
-    if text and not text.startswith(("/", "~/")):
-        raise ValueError("must be an absolute path, or begin with ~/")
     return text
 
 
@@ -264,8 +245,9 @@ TokenPrice = Annotated[Number, Field(ge=0, le=100_000)]
 
 Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
 Name = Annotated[Text, AfterValidator(_name)]
-ModelName = Annotated[Text, AfterValidator(_model_name)]
-ModelNameOrNothing = Annotated[Text, AfterValidator(lambda text: text and _model_name(text))]
+_WITHOUT_SPACES = _matching(r"[^ ]*", "is not a model name: it must not contain spaces")
+ModelName = Annotated[Text, _WITHOUT_SPACES, AfterValidator(_name)]
+ModelNameOrNothing = Annotated[Text, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))]
 GpuDevice = Annotated[
     Text,
     _matching(
@@ -297,9 +279,10 @@ Digest = Annotated[
     _matching(r"[0-9a-fA-F]{64}", "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)"),
     AfterValidator(str.lower),
 ]
-ApiKey = Annotated[Text, AfterValidator(_api_key)]
+ApiKey = Annotated[Text, _matching(r"[!-~]*", "holds a character that no HTTP header can carry")]
 SigningSecret = Annotated[Text, AfterValidator(signing_secret)]
-FilePath = Annotated[Text, AfterValidator(_file_path)]
+FilePath = Annotated[Text, _matching(r"((~/|/).*)?", "must be an absolute path, or begin with ~/")]
+"""What is relative would depend on where Hearth was started."""
 
 PriorityName = Annotated[
     Priority,

@@ -158,7 +158,7 @@ class RateLimitSettings(Section):
 
     def of_caller(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
-        rungs = (*self._stated(caller), _WITH_KEYS)
+        rungs = (self.callers.get(caller, CallerLimits()), self.default, _WITH_KEYS)
         return (
             next(rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None),
             next(rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None),
@@ -166,15 +166,12 @@ class RateLimitSettings(Section):
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""
-        return any(rung != CallerLimits() for rung in self._stated(caller))
+        return {self.default, self.callers.get(caller, CallerLimits())} != {CallerLimits()}
 
     def setting_of(self, caller: str, field: str) -> str:
         """The path of the setting that decides `requests_per_minute` or `requests_per_hour` of a caller."""
         own = self.callers.get(caller)
         return f"rate_limits.{'default' if own is None or getattr(own, field) is None else f'callers.{caller}'}.{field}"
-
-    def _stated(self, caller: str) -> tuple[CallerLimits, ...]:
-        return (*((self.callers[caller],) if caller in self.callers else ()), self.default)
 
 
 class BudgetSettings(Section):
