@@ -37,8 +37,8 @@ class HearthError(Exception):
 E = TypeVar("E", bound=HearthError)
 
 
-def _kind(name: str, base: type[E], reason: str, status: int, message: str, *, retryable: bool | None = None) -> type[E]:
-    """An error that is raised and shown, and that no code tells from its `base`."""
+def _kind(base: type[E], name: str, reason: str, status: int, message: str, *, retryable: bool | None = None) -> type[E]:
+    """An error that has nothing to say beside its reason, status and message."""
     values = {"__doc__": message, "reason": reason, "status": status, "retryable": base.retryable if retryable is None else retryable}
     return cast("type[E]", type(name, (base,), values))
 
@@ -62,20 +62,8 @@ class Unauthenticated(CallerError, status=401, reason="unauthenticated"):
     """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
 
 
-class WrongKey(Unauthenticated):
-    """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
-
-
 class NotFound(CallerError, status=404, reason="not_found"):
     """There is nothing at this address."""
-
-
-class ModelNotFound(NotFound, reason="model_not_found"):
-    """The model is not installed."""
-
-
-class BodyTooLarge(CallerError, status=413, reason="body_too_large"):
-    """The request body is larger than `server.max_body_mib` allows."""
 
 
 class TooManyWrongKeys(CallerError, status=429, reason="too_many_wrong_keys", retryable=True):
@@ -86,38 +74,38 @@ class BudgetExceeded(CallerError, status=429, reason="budget_exceeded", retryabl
     """There is no money left for cloud models today."""
 
 
-class CallerGone(CallerError, status=499, reason="cancelled"):
-    """The request was cancelled."""
-
-
-Forbidden = _kind("Forbidden", CallerError, "forbidden", 403, "This key may not do that.")
-MethodNotAllowed = _kind("MethodNotAllowed", CallerError, "method_not_allowed", 405, "405 method not allowed")
-KeyReused = _kind("KeyReused", CallerError, "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
-OrderRefused = _kind("OrderRefused", CallerError, "order_refused", 409, "Things are not so that this order can be carried out.")
-TooExpensive = _kind("TooExpensive", CallerError, "too_expensive", 400, "This request could cost more than one request may.")
-NotServed = _kind("NotServed", CallerError, "not_served", 501, "Hearth does not serve this address of Ollama. Ask Ollama itself.")
+WrongKey = _kind(Unauthenticated, "WrongKey", "unauthenticated", 401, str(Unauthenticated.__doc__))
+ModelNotFound = _kind(NotFound, "ModelNotFound", "model_not_found", 404, "The model is not installed.")
+BodyTooLarge = _kind(CallerError, "BodyTooLarge", "body_too_large", 413, "The request body is larger than `server.max_body_mib` allows.")
+CallerGone = _kind(CallerError, "CallerGone", "cancelled", 499, "The request was cancelled.")
+Forbidden = _kind(CallerError, "Forbidden", "forbidden", 403, "This key may not do that.")
+MethodNotAllowed = _kind(CallerError, "MethodNotAllowed", "method_not_allowed", 405, "405 method not allowed")
+KeyReused = _kind(CallerError, "KeyReused", "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
+OrderRefused = _kind(CallerError, "OrderRefused", "order_refused", 409, "Things are not so that this order can be carried out.")
+TooExpensive = _kind(CallerError, "TooExpensive", "too_expensive", 400, "This request could cost more than one request may.")
+NotServed = _kind(CallerError, "NotServed", "not_served", 501, "Hearth does not serve this address of Ollama. Ask Ollama itself.")
+RateLimited = _kind(CallerError, "RateLimited", "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)
 KeyInUse = _kind(
-    "KeyInUse",
     CallerError,
+    "KeyInUse",
     "idempotency_key_in_use",
     409,
     "A request with this Idempotency-Key is still being taken in. Ask again in a moment.",
     retryable=True,
 )
 UnsupportedMedia = _kind(
-    "UnsupportedMedia",
     CallerError,
+    "UnsupportedMedia",
     "unsupported_media",
     415,
     "Send plain JSON: `Content-Type: application/json` without a Content-Encoding.",
 )
 HostNotAllowed = _kind(
-    "HostNotAllowed", CallerError, "host_not_allowed", 421, "The Host header names a host that `server.allowed_hosts` does not list."
+    CallerError, "HostNotAllowed", "host_not_allowed", 421, "The Host header names a host that `server.allowed_hosts` does not list."
 )
 UpgradeRefused = _kind(
-    "UpgradeRefused", CallerError, "upgrade_refused", 426, "There are no WebSockets here. Send the request as an HTTP POST."
+    CallerError, "UpgradeRefused", "upgrade_refused", 426, "There are no WebSockets here. Send the request as an HTTP POST."
 )
-RateLimited = _kind("RateLimited", CallerError, "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)
 
 # The machine behind us.
 
@@ -126,28 +114,12 @@ class BackendError(HearthError, status=502, reason="backend_error", retryable=Tr
     """The model server failed."""
 
 
-class BackendUnreachable(BackendError, status=503, reason="backend_unreachable"):
-    """The model server cannot be reached."""
-
-
-class BackendGone(BackendError, reason="backend_gone"):
-    """The model server closed the connection before the answer was complete."""
-
-
 class BackendTimeout(BackendError, status=504, reason="backend_timeout"):
     """The model server did not answer in time."""
 
 
-class FirstByteTimeout(BackendTimeout, reason="first_byte_timeout"):
-    """The model server took the request and sent nothing."""
-
-
 class BackendProtocolError(BackendError, reason="backend_protocol"):
     """The model server sent something that is not an answer."""
-
-
-class StreamDiverged(BackendError, reason="stream_diverged"):
-    """The interrupted answer could not be continued as it began."""
 
 
 class CloudUnavailable(BackendError, status=503, reason="cloud_unavailable", retryable=False):
@@ -158,13 +130,17 @@ class SwapFailed(BackendError, status=503, reason="swap_failed"):
     """The model could not be loaded."""
 
 
-class SwapTimedOut(SwapFailed, reason="swap_timeout"):
-    """The model did not load within `gpu.swap_timeout_s`."""
-
-
-BackendBusy = _kind("BackendBusy", BackendError, "backend_busy", 503, "The model server is busy.")
-NeverFits = _kind("NeverFits", BackendError, "never_fits", 503, "The model needs more GPU memory than there is.", retryable=False)
-
+BackendUnreachable = _kind(BackendError, "BackendUnreachable", "backend_unreachable", 503, "The model server cannot be reached.")
+BackendGone = _kind(
+    BackendError, "BackendGone", "backend_gone", 502, "The model server closed the connection before the answer was complete."
+)
+BackendBusy = _kind(BackendError, "BackendBusy", "backend_busy", 503, "The model server is busy.")
+FirstByteTimeout = _kind(
+    BackendTimeout, "FirstByteTimeout", "first_byte_timeout", 504, "The model server took the request and sent nothing."
+)
+StreamDiverged = _kind(BackendError, "StreamDiverged", "stream_diverged", 502, "The interrupted answer could not be continued as it began.")
+SwapTimedOut = _kind(SwapFailed, "SwapTimedOut", "swap_timeout", 503, "The model did not load within `gpu.swap_timeout_s`.")
+NeverFits = _kind(BackendError, "NeverFits", "never_fits", 503, "The model needs more GPU memory than there is.", retryable=False)
 
 # Nobody's fault: come back later.
 
@@ -173,30 +149,26 @@ class CapacityError(HearthError, status=503, reason="capacity", retryable=True):
     """Hearth cannot take this now."""
 
 
-class QueueFull(CapacityError, reason="queue_full"):
-    """The queue is full."""
-
-
 class ShuttingDown(CapacityError, reason="shutting_down"):
     """Hearth is shutting down."""
 
 
-WaitExpired = _kind("WaitExpired", CapacityError, "wait_expired", 503, "The request waited longer than `queue.max_wait_s`.")
-Interrupted = _kind("Interrupted", CapacityError, "interrupted", 503, "The answer was interrupted for more urgent work. Ask again.")
+QueueFull = _kind(CapacityError, "QueueFull", "queue_full", 503, "The queue is full.")
+WaitExpired = _kind(CapacityError, "WaitExpired", "wait_expired", 503, "The request waited longer than `queue.max_wait_s`.")
+Interrupted = _kind(CapacityError, "Interrupted", "interrupted", 503, "The answer was interrupted for more urgent work. Ask again.")
 Draining = _kind(
-    "Draining", CapacityError, "draining", 503, "Hearth takes no new work at the moment: its owner is draining it. Try again later."
+    CapacityError, "Draining", "draining", 503, "Hearth takes no new work at the moment: its owner is draining it. Try again later."
 )
 TooManyConnections = _kind(
-    "TooManyConnections", CapacityError, "too_many_connections", 503, "Too many connections are open. Close some, or try again later."
+    CapacityError, "TooManyConnections", "too_many_connections", 503, "Too many connections are open. Close some, or try again later."
 )
 NoRoomForBodies = _kind(
-    "NoRoomForBodies",
     CapacityError,
+    "NoRoomForBodies",
     "no_room_for_bodies",
     503,
     "The bodies of other requests take all the room that `server.max_bodies_mib` gives. Try again when some have ended.",
 )
-
 
 # The owner's file, disk and card.
 
