@@ -20,7 +20,7 @@ import pytest
 
 from hearth.config.settings import LogFormat
 from hearth.events import BudgetExhausted, GatewayStopped, ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, RequestRejected
-from hearth.observability.logs import KINDS, OTHERS, TOLD, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging
+from hearth.observability.logs import KINDS, LINES_PER_MINUTE, OTHERS, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging
 from tests.cli.test_views import Terminal
 from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.support.cases import for_each
@@ -295,11 +295,11 @@ def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
 
 def test_the_first_of_a_minute_are_told_and_the_rest_are_counted() -> None:
     repeats = Repeats()
-    assert [repeats.admits(refusal(number / 10)) for number in range(TOLD + 5)] == [True] * TOLD + [False] * 5
+    assert [repeats.admits(refusal(number / 10)) for number in range(LINES_PER_MINUTE + 5)] == [True] * LINES_PER_MINUTE + [False] * 5
     assert told(repeats, WINDOW_S - 0.1) == []
     assert told(repeats, WINDOW_S) == [("tagger", 429, "rate_limited", 5)]
     assert told(repeats, WINDOW_S + 1) == []
-    assert all(repeats.admits(refusal(WINDOW_S + 1)) for _ in range(TOLD)), "the next minute begins anew"
+    assert all(repeats.admits(refusal(WINDOW_S + 1)) for _ in range(LINES_PER_MINUTE)), "the next minute begins anew"
     assert told(repeats, 3 * WINDOW_S) == []
 
 
@@ -314,8 +314,8 @@ def test_one_that_repeats_itself_hides_no_other(other: RequestRejected) -> None:
 def test_ever_new_callers_take_no_memory() -> None:
     repeats = Repeats()
     admitted = sum(repeats.admits(refusal(0, f"192.0.2.{number}")) for number in range(KINDS + 100))
-    assert admitted == KINDS + TOLD
-    assert told(repeats, WINDOW_S) == [(OTHERS, 0, OTHERS, 100 - TOLD)]
+    assert admitted == KINDS + LINES_PER_MINUTE
+    assert told(repeats, WINDOW_S) == [(OTHERS, 0, OTHERS, 100 - LINES_PER_MINUTE)]
 
 
 SHORT = BudgetExhausted(at=1, caller="tagger", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
@@ -333,7 +333,7 @@ def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_las
         for each in (*(event for _ in range(1000)), fact(30), next_one):
             sink.emit(each)
     found = lines(stream)
-    assert [line["event"] for line in found] == [event.NAME] * TOLD + ["backend_went_down", name, last]
+    assert [line["event"] for line in found] == [event.NAME] * LINES_PER_MINUTE + ["backend_went_down", name, last]
     summary = {"level": "warning", "event": name, "caller": "tagger", "status": 429, "reason": reason, "count": 990}
     assert {key: value for key, value in found[-2].items() if key != "ts"} == summary
 

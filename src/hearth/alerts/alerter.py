@@ -38,12 +38,12 @@ NO_TARGET = (
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one key. `standing`: the last alert of a condition that goes on; `told`: the owner knows that it does."""
+    """What is known of one key. `standing`: the last alert of a condition that goes on; `notified`: the owner knows that it does."""
 
     sent_at: float = float("-inf")
     suppressed: int = 0
     standing: Alert | None = None
-    told: bool = False
+    notified: bool = False
 
 
 class Debouncer:
@@ -62,7 +62,7 @@ class Debouncer:
 
     @property
     def standing(self) -> list[AlertKey]:
-        """The conditions that go on, told or not."""
+        """The conditions that go on, whether the owner knows it or not."""
         return [key for key, record in self._records.items() if record.standing is not None]
 
     def take(self, alert: Alert) -> Alert | None:
@@ -71,8 +71,8 @@ class Debouncer:
             ended = self._records.get(alert.key)
             if ended is None:
                 return None
-            was_told, ended.standing, ended.told = ended.told, None, False
-            return alert if was_told else None
+            was_notified, ended.standing, ended.notified = ended.notified, None, False
+            return alert if was_notified else None
         record = self._record(alert.key)
         record.standing = alert if alert.lasting else record.standing
         if not self._has_target(alert.type):
@@ -85,23 +85,23 @@ class Debouncer:
 
     def due(self, now: float) -> list[Alert]:
         """Conditions whose return was left out, and whose window has ended while they still go on."""
-        due = [(record, alert) for record, alert in self._untold() if now >= record.sent_at + self.window_s]
+        due = [(record, alert) for record, alert in self._unknown() if now >= record.sent_at + self.window_s]
         for record, _ in due:
             record.suppressed = max(0, record.suppressed - 1)  # it is the message now and no longer one of those left out
         return [self._send(record, alert, now) for record, alert in due]
 
     def next_due_at(self) -> float | None:
         """When `due` has something next."""
-        return min((record.sent_at + self.window_s for record, _ in self._untold()), default=None)
+        return min((record.sent_at + self.window_s for record, _ in self._unknown()), default=None)
 
-    def _untold(self) -> list[tuple[_Record, Alert]]:
+    def _unknown(self) -> list[tuple[_Record, Alert]]:
         """Conditions that go on, and of which the owner could know but does not."""
-        known = [(record, record.standing) for record in self._records.values() if not record.told]
+        known = [(record, record.standing) for record in self._records.values() if not record.notified]
         return [(record, standing) for record, standing in known if standing is not None and self._has_target(standing.type)]
 
     def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
-        record.sent_at, record.suppressed, record.told = at, 0, record.told or alert.lasting
+        record.sent_at, record.suppressed, record.notified = at, 0, record.notified or alert.lasting
         return sent
 
     def _record(self, key: AlertKey) -> _Record:
@@ -214,7 +214,7 @@ class GatewayAlerter:
         return sent is not None and self._deliver(sent)
 
     async def run(self) -> None:
-        """Send what comes, tell of conditions whose window has ended, and look whether swapping is back within its limits."""
+        """Send what waits, and conditions whose window has ended, and look whether swapping is back within its limits."""
         for target in self._targets:
             target.start()
         while True:

@@ -25,8 +25,8 @@ from hearth.errors import BudgetExceeded
 from hearth.events import BudgetExhausted, Event, GatewayStopped, RequestRejected
 from hearth.observability.log_lines import LogLine, level_of, line_of, to_json, to_text
 
-TOLD = 10
-"""Lines a minute for refusals that are alike: the same event, caller, status and reason."""
+LINES_PER_MINUTE = 10
+"""For refusals that are alike: the same event, caller, status and reason."""
 WINDOW_S = 60.0
 KINDS = 1000
 """Told apart in a minute; the rest share a count. All who have shown no key are one caller, without a name."""
@@ -59,14 +59,14 @@ class Repeats:
         if kind not in self._seen and len(self._seen) >= KINDS:
             kind = ("more_requests_rejected", OTHERS, 0, OTHERS)
         self._seen[kind] += 1
-        return self._seen[kind] <= TOLD
+        return self._seen[kind] <= LINES_PER_MINUTE
 
     def left_out(self, now: float) -> list[tuple[Kind, int]]:
-        """How many got no line in a minute that is over by `now`; told once."""
+        """How many got no line in a minute that is over by `now`; reported once."""
         if now < self._ends_at:
             return []
         seen, self._seen, self._ends_at = self._seen, Counter(), math.inf
-        return [(kind, count - TOLD) for kind, count in seen.items() if count > TOLD]
+        return [(kind, count - LINES_PER_MINUTE) for kind, count in seen.items() if count > LINES_PER_MINUTE]
 
 
 class LogSink:

@@ -34,7 +34,7 @@ from hearth.types import Outcome, __version__
 CLOSE_TIMEOUT_S = 3.0
 """For the last spans at the end; a collector that is gone must not hold it up."""
 GIVING_UP_TIMEOUT_S = 1.0
-"""More, for an attempt that was told to break off."""
+"""More, for an attempt that is broken off."""
 _SIGNAL_PATH = "/v1/traces"
 _EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _OPERATIONS: Mapping[str, str] = {
@@ -94,7 +94,7 @@ class OtlpTraces:
     def _on_loop(self, call: Callable[..., object], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the loop has been closed: nobody is left to hear of it
+        except RuntimeError:  # the loop has been closed: nobody is left to report to
             return
 
     def _note(self, count: int, taken: bool, detail: str) -> None:  # noqa: FBT001
