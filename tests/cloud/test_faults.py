@@ -16,7 +16,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ShuttingDown
-from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown, ItemEnded, ItemResent
+from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemEnded, ItemResent
 from hearth.types import BackendCall, Outcome, nano_usd, usd
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BODY, BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
@@ -293,18 +293,6 @@ async def test_a_refusal_for_money_says_when_to_come_back_and_the_owner_hears_of
         (event,) = home.events.of(BudgetExhausted)
         assert (event.caller, event.limit_usd) == ("rich", 0.001)
         assert home.claude_api.requests == home.events.of(ItemEnded) == []
-
-
-async def test_the_owner_is_warned_once_when_most_is_spent(tmp_path):
-    claude = FakeClaude()
-    claude.default = Script(words=("word",) * 100)
-    async with open_cloud_home(tmp_path, claude, daily_usd=0.02, alert_pct=5.0) as home:
-        for _ in range(5):
-            assert (await home.post(BODY))[0] == 200
-        await home.ends(5)
-        (event,) = home.events.of(BudgetThresholdReached)
-        assert event.limit_usd == 0.02
-        assert event.pct >= 5.0
 
 
 async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(home: CloudHome):

@@ -108,10 +108,11 @@ async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload
 
 
 async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW))
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=2)
     long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
     await caller.post("/api/generate", model="a", keep_alive=0)
+    await caller.generate("a")
     assert emulator.resident == ("a:latest",)
     assert not long.done()
     await cancel(long)

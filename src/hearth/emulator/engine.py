@@ -286,15 +286,25 @@ class Engine:
             pending = await self._queue.get()
             if pending.answer.done():
                 continue
-            while (runner := self._loaded.get(pending.installed.model.weights)) is None or not runner.serves(pending.key):
-                victim = runner or self._victim(pending)
-                if victim is None:
-                    runner = await self._load(pending)
-                    break
-                await self._evict(victim)
+            runner = await self._room_and_load(pending)
             if runner is not None and not pending.answer.done():
                 self._attach(runner, pending)
                 pending.answer.set_result(runner)
+
+    async def _room_and_load(self, pending: _Pending) -> Runner | None:
+        """The runner that a request waits for, loaded once others have made room; None where its caller has left before."""
+        while True:
+            runner = self._loaded.get(pending.installed.model.weights)
+            if runner is not None and runner.serves(pending.key):
+                return runner
+            victim = runner or self._victim(pending)
+            if victim is None:
+                return await self._load(pending)
+            self._unloaded.clear()
+            victim.keep_alive_s, victim.evicting = 0.0, True
+            if victim.references == 0:
+                self._begin_unload(victim)
+            await self._unloaded.wait()
 
     def _victim(self, pending: _Pending) -> Runner | None:
         """Whom to evict before the load may begin; None when there is room (or nothing to evict)."""
@@ -305,13 +315,6 @@ class Engine:
         # Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used.
         ranked = sorted(loaded, key=lambda runner: (runner.keep_alive_s, runner.model.weights))
         return next((runner for runner in ranked if runner.references == 0), ranked[0])
-
-    async def _evict(self, victim: Runner) -> None:
-        self._unloaded.clear()
-        victim.keep_alive_s, victim.evicting = 0.0, True
-        if victim.references == 0:
-            self._begin_unload(victim)
-        await self._unloaded.wait()
 
     async def _load(self, pending: _Pending) -> Runner | None:
         """The new runner; None where its caller has left before it was ready."""

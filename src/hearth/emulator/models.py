@@ -124,8 +124,8 @@ class EmulatedModel(BaseModel):
 # which costs about a factor of seven (ollama/ollama#17099). The 14B figures lie between the two (community reports of 48 to 65 tokens/s).
 # Load times assume a warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
 _COLUMNS = (
-    *("name", "size_gib", "vram_gib", "prompt_tokens_per_s", "decode_tokens_per_s", "load_s", "unload_s", "context_tokens"),
-    *("family", "parameter_size", "quantization", "capabilities", "embedding_length"),
+    "name size_gib vram_gib prompt_tokens_per_s decode_tokens_per_s load_s unload_s context_tokens family parameter_size quantization "
+    "capabilities embedding_length"
 )
 _DEFAULTS = (
     ("qwen2.5:32b-instruct-q6_K", 25.0, 22.5, 200.0, 6.0, 11.0, 1.2, 32768, "qwen2", "32.8B", "Q6_K", ("completion", "tools"), 5120),
@@ -137,7 +137,7 @@ _DEFAULTS = (
 
 def default_profiles() -> tuple[EmulatedModel, ...]:
     """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k context."""
-    return tuple(EmulatedModel.model_validate(dict(zip(_COLUMNS, row, strict=True))) for row in _DEFAULTS)
+    return tuple(EmulatedModel.model_validate(dict(zip(_COLUMNS.split(), row, strict=True))) for row in _DEFAULTS)
 
 
 def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:
