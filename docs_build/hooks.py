@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from docs_build.faults_page import faults_page
 from docs_build.http_page import http_page
 from docs_build.settings_page import settings_page
-from docs_build.vocabulary_page import events_page, metrics_page
+from docs_build.vocabulary_page import alerts_page, events_page, metrics_page
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
@@ -40,6 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/faults.md": faults_page(),
         "reference/events.md": events_page(),
         "reference/metrics.md": metrics_page(),
+        "reference/alerts.md": alerts_page(),
         "reference/http.md": http_page(asyncio.run(openapi())),
         "changelog.md": _REPOSITORY_LINK.sub(r"](\1)", Path("CHANGELOG.md").read_text("utf-8")),
     }

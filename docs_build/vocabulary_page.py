@@ -1,4 +1,4 @@
-"""Every event and every metric as tables, from the classes and families that the program uses."""
+"""Every event, metric and alert as tables, from the classes and families that the program uses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from docs_build.markdown import code, table
 from hearth import events
+from hearth.config.choices import AlertType
 from hearth.events import Event, ItemEvent, JobEvent
 from hearth.observability.metric_families import FAMILIES
 
@@ -28,6 +29,10 @@ _METRICS = """# Every metric
 
 Made from the program. [Metrics](../metrics.md) explains the set-up and how to read the numbers. The process's own metrics
 (`process_resident_memory_bytes` and the like) are those of the official client library.
+"""
+_ALERTS = """# Every alert
+
+Made from the program. [Alerts](../alerts.md) says where they go and how often. `alerts.mute` takes these types.
 """
 _GROUPS: tuple[tuple[str, str, type[Event]], ...] = (
     ("Requests", "All of these also carry `sequence`, `request_id`, `lane`, `caller`, `model` and `task_type`.", ItemEvent),
@@ -57,3 +62,8 @@ def metrics_page() -> str:
     """The page of metrics."""
     rows = [(code(each.name), each.kind, ", ".join(map(code, each.labels)) or "-", each.help) for each in FAMILIES.values()]
     return f"{_METRICS}\n{table(('metric', 'type', 'labels', 'meaning'), rows)}\n"
+
+
+def alerts_page() -> str:
+    """The page of alerts."""
+    return f"{_ALERTS}\n{table(('type', 'title', 'sent when'), [(code(each.value), each.words, each.when) for each in AlertType])}\n"

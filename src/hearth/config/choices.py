@@ -66,39 +66,40 @@ class LogFormat(StrEnum):
 
 
 class AlertType(StrEnum):
-    """Every kind of alert; docs/alerts.md says when each is raised."""
+    """Every kind of alert: its name, the title of its messages, and when it is sent (for the documentation)."""
 
     words: str
-    """The title of its messages, in ASCII: HTTP headers carry it."""
+    """In ASCII: HTTP headers carry it."""
+    when: str
 
-    def __new__(cls, value: str, words: str) -> Self:
+    def __new__(cls, value: str, words: str, when: str) -> Self:
         member = str.__new__(cls, value)
-        member._value_, member.words = value, words
+        member._value_, member.words, member.when = value, words, when
         return member
 
-    RATE_LIMITED = "rate_limited", "Caller over its rate limit"
-    QUEUE_DEPTH = "queue_depth", "Long queue"
-    QUEUE_FULL = "queue_full", "Queue full"
-    STARVATION = "starvation", "Request interrupted again and again"
-    REPLAY_DIVERGED = "replay_diverged", "Interrupted answer could not be resumed"
-    GPU_SWAP_FREQUENCY = "gpu_swap_frequency", "Many model swaps"
-    GPU_SWAP_LATENCY = "gpu_swap_latency", "Slow model swap"
-    GPU_SWAP_OVERHEAD = "gpu_swap_overhead", "Model swaps take much of the GPU's time"
-    GPU_LOST = "gpu_lost", "GPU lost"
-    GPU_HOT = "gpu_hot", "GPU hot"
-    SWAP_FAILED = "swap_failed", "Model did not load"
-    MODEL_OFFLOADED = "model_offloaded", "Model runs partly on the CPU"
-    RESIDENCY_DRIFTED = "residency_drifted", "Models changed without Hearth"
-    BACKEND_DOWN = "backend_down", "Model server down"
-    BUDGET = "budget", "Cloud budget nearly spent"
-    BUDGET_EXHAUSTED = "budget_exhausted", "Cloud budget spent"
-    CLOUD_DOWN = "cloud_down", "Claude takes no work"
-    CONFIG_REJECTED = "config_rejected", "Configuration not usable"
-    STORAGE_FAILED = "storage_failed", "Log cannot be written"
-    CLOCK_DOUBTED = "clock_doubted", "Clock in doubt"
-    DISK_LOW = "disk_low", "Disk nearly full"
-    LOOP_LAG = "loop_lag", "Hearth was held up"
-    WRONG_KEYS = "wrong_keys", "Wrong keys"
-    CONNECTIONS = "connections", "Too many connections"
-    INTERNAL_FAULT = "internal_fault", "Defect in Hearth"
-    TEST = "test", "Test message"
+    RATE_LIMITED = "rate_limited", "Caller over its rate limit", "a caller was refused alerts.rate_limit_alert_threshold times in 5 minutes"
+    QUEUE_DEPTH = "queue_depth", "Long queue", "more than alerts.queue_depth_warning external requests wait"
+    QUEUE_FULL = "queue_full", "Queue full", "a request was refused because the queue is full"
+    STARVATION = "starvation", "Request interrupted again and again", "a request was interrupted queue.max_interrupt_count times"
+    REPLAY_DIVERGED = "replay_diverged", "Interrupted answer could not be resumed", "an interrupted stream could not continue"
+    GPU_SWAP_FREQUENCY = "gpu_swap_frequency", "Many model swaps", "more than gpu.alerts.swaps_per_hour_warning swaps in the last hour"
+    GPU_SWAP_LATENCY = "gpu_swap_latency", "Slow model swap", "a swap took longer than gpu.alerts.swap_wait_ms_warning"
+    GPU_SWAP_OVERHEAD = "gpu_swap_overhead", "Model swaps take much of the GPU's time", "swaps took too large a share of an hour"
+    GPU_LOST = "gpu_lost", "GPU lost", "the GPU can no longer be read"
+    GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
+    SWAP_FAILED = "swap_failed", "Model did not load", "a model did not load, or did not unload"
+    MODEL_OFFLOADED = "model_offloaded", "Model runs partly on the CPU", "a model runs partly on the CPU"
+    RESIDENCY_DRIFTED = "residency_drifted", "Models changed without Hearth", "another program loaded or unloaded a model"
+    BACKEND_DOWN = "backend_down", "Model server down", "the model server does not answer"
+    BUDGET = "budget", "Cloud budget nearly spent", "budget.alert_pct of the day's money for cloud models is spent"
+    BUDGET_EXHAUSTED = "budget_exhausted", "Cloud budget spent", "a call was refused because the budget is spent"
+    CLOUD_DOWN = "cloud_down", "Claude refuses requests", "its key or account is not accepted"
+    CONFIG_REJECTED = "config_rejected", "Configuration not usable", "the configuration file is not usable"
+    STORAGE_FAILED = "storage_failed", "Log cannot be written", "the log of requests cannot be written"
+    CLOCK_DOUBTED = "clock_doubted", "Clock in doubt", "the clock has jumped ahead; nothing old is deleted meanwhile"
+    DISK_LOW = "disk_low", "Disk nearly full", "the log's disk has less than alerts.disk_free_warning_mib free"
+    LOOP_LAG = "loop_lag", "Hearth was blocked", "Hearth was blocked for alerts.loop_lag_warning_s or longer"
+    WRONG_KEYS = "wrong_keys", "Wrong keys", "more than 10 requests with a wrong key came from one address within a minute"
+    CONNECTIONS = "connections", "Too many connections", "an address wanted more connections than it may have"
+    INTERNAL_FAULT = "internal_fault", "Defect in Hearth", "a defect of Hearth was caught"
+    TEST = "test", "Test message", "you sent a test"
