@@ -138,11 +138,11 @@ async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_
     assert "a:latest" not in emulator.resident or "b:latest" not in emulator.resident
 
 
-async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest(start_emulator, session):
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(start_emulator, session):
     tiny = {"size_gib": 0.1, "vram_gib": 0.1}
     emulator, caller = await started(start_emulator, session, model("a", **tiny), model("b", **tiny), model("c", **tiny), max_loaded=2)
-    await caller.generate("a", keep_alive="1h")
-    await caller.generate("b", keep_alive="5s")
+    await caller.generate("a", keep_alive="10s")
+    await caller.generate("b", keep_alive="9999ms")  # expires after `a`, since it has loaded for 10 ms meanwhile
     await caller.generate("c")
     assert set(emulator.resident) == {"a:latest", "c:latest"}
 
