@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.execution.request import Submission, Ticket
-from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.types import BackendCall, Dialect, Lane, Priority, QueueItem, RequestId, WorkKind, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.ollama_wire import vector_of
-from tests.worker.house import House, body_of, settings_with
+from tests.worker.house import House, Test, body_of, settings_with, within
 
 SERVICE_S = 0.2
 NATIVE, OPENAI = "/api/embed", "/v1/embeddings"
@@ -55,14 +55,10 @@ class EmbeddingHouse(House):
         models = [FakeModel(name=name, parallel=parallel) for name in ("emb", "other")]
         super().__init__(*models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama)
 
-    @property
-    def accumulator(self) -> EmbeddingBatcher:
-        return self.gateway.embeddings
-
     def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:
         """Submit an embedding call the way the routes do."""
         new = embedding(text, model, **wanted)
-        return self.accumulator.take(new) or self.worker.submit(new)
+        return self.gateway.embeddings.take(new) or self.worker.submit(new)
 
     def reload(self, **sections: dict[str, Any]) -> None:
         """Put `settings_with(**sections)` in force."""
@@ -85,3 +81,8 @@ async def check_all(tickets: dict[str, Ticket]) -> None:
     """Each caller has got the vector of its own text."""
     vectors = await asyncio.gather(*(vector_in(ticket) for ticket in tickets.values()))
     assert vectors == [vector_of(text) for text in tickets]
+
+
+def in_embedding_house(**keys: Any) -> Callable[[Test], Callable[..., None]]:
+    """Run a test in virtual time within an `EmbeddingHouse(**keys)` of its own, which it gets as its first argument."""
+    return within(lambda: EmbeddingHouse(**keys))

@@ -14,7 +14,6 @@ from hearth.errors import BackendGone, BackendUnreachable, CallerGone, FirstByte
 from hearth.events import (
     EmbeddingsFlushed,
     EmbeddingsParted,
-    InternalFault,
     ItemDispatched,
     ItemEnded,
     ItemInterrupted,
@@ -24,7 +23,7 @@ from hearth.events import (
     ItemResent,
 )
 from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
-from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
+from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, in_embedding_house, vector_in
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
@@ -33,131 +32,106 @@ from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, settle
 
 
-@in_virtual_time
-async def test_a_lone_call_goes_at_once_and_as_it_was_sent():
-    async with EmbeddingHouse() as house:
-        ticket = house.ask("a")
-        assert await vector_in(ticket) == vector_of("a")
-        assert house.now == SERVICE_S
-        (call,) = house.ollama.calls
-        assert call.body == b'{"model": "emb:latest", "input": "a"}'
-        assert (b"user-agent", b"test") in call.headers
-        head = await ticket.reply.head()
-        assert b"x-hearth-merged" not in dict(head.headers)
-        assert [(event.inputs, event.why) for event in house.events.of(EmbeddingsFlushed)] == [(1, "alone")]
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_a_lone_call_goes_at_once_as_it_was_sent_and_those_that_come_meanwhile_go_together_when_it_ends(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abcd"}
+    await check_all(tickets)
+    assert house.sent() == [["a"], ["b", "c", "d"]]
+    alone, together = house.ollama.calls
+    assert (alone.body, (b"user-agent", b"test") in alone.headers) == (b'{"model": "emb:latest", "input": "a"}', True)
+    assert b"x-hearth-merged" not in dict((await tickets["a"].reply.head()).headers)
+    assert together.headers == ((b"content-type", b"application/json"),)
+    assert house.now == pytest.approx(2 * SERVICE_S)
+    flushed = house.events.of(EmbeddingsFlushed)
+    assert [(event.inputs, event.why, event.held_s) for event in flushed] == [(1, "alone", 0.0), (3, "idle", pytest.approx(SERVICE_S))]
 
 
-@in_virtual_time
-async def test_calls_that_come_while_one_is_under_way_go_together_when_it_ends():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        tickets = {text: house.ask(text) for text in "abcd"}
-        await check_all(tickets)
-        assert house.sent() == [["a"], ["b", "c", "d"]]
-        assert house.ollama.calls[1].headers == ((b"content-type", b"application/json"),)
-        assert house.now == pytest.approx(2 * SERVICE_S)
-        flushed = house.events.of(EmbeddingsFlushed)
-        assert [(event.inputs, event.why, event.held_s) for event in flushed] == [(1, "alone", 0.0), (3, "idle", pytest.approx(SERVICE_S))]
+@in_embedding_house(max_inputs=3, max_wait_ms=1000.0)
+async def test_a_full_call_goes_without_waiting(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abcdefgh"}
+    await settle()
+    whys = [event.why for event in house.events.of(EmbeddingsFlushed)]
+    assert whys == ["alone", "full", "full"]
+    await check_all(tickets)
+    assert house.sent() == [["a"], ["b", "c", "d"], ["e", "f", "g"], ["h"]]
 
 
-@in_virtual_time
-async def test_a_full_call_goes_without_waiting():
-    async with EmbeddingHouse(max_inputs=3, max_wait_ms=1000.0) as house:
-        tickets = {text: house.ask(text) for text in "abcdefgh"}
-        await settle()
-        whys = [event.why for event in house.events.of(EmbeddingsFlushed)]
-        assert whys == ["alone", "full", "full"]
-        await check_all(tickets)
-        assert house.sent() == [["a"], ["b", "c", "d"], ["e", "f", "g"], ["h"]]
+@in_embedding_house()
+async def test_nobody_is_held_back_longer_than_the_timer(house: EmbeddingHouse):
+    tickets = {"a": house.ask("a"), "b": house.ask("b")}
+    await sleep_until(0.03)
+    tickets["c"] = house.ask("c")
+    await sleep_until(0.06)
+    tickets["d"] = house.ask("d")
+    await check_all(tickets)
+    flushed = [(event.inputs, event.why, event.at) for event in house.events.of(EmbeddingsFlushed)]
+    assert flushed == [(1, "alone", 0.0), (2, "timer", 0.05), (1, "timer", pytest.approx(0.11))]
 
 
-@in_virtual_time
-async def test_nobody_is_held_back_longer_than_the_timer():
-    async with EmbeddingHouse() as house:
-        tickets = {"a": house.ask("a"), "b": house.ask("b")}
-        await sleep_until(0.03)
-        tickets["c"] = house.ask("c")
-        await sleep_until(0.06)
-        tickets["d"] = house.ask("d")
-        await check_all(tickets)
-        flushed = [(event.inputs, event.why, event.at) for event in house.events.of(EmbeddingsFlushed)]
-        assert flushed == [(1, "alone", 0.0), (2, "timer", 0.05), (1, "timer", pytest.approx(0.11))]
-
-
-@in_virtual_time
-async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_in_order():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        tickets = {text: house.ask(text) for text in "ab"} | {"c": house.ask("c", "other")}
-        await settle()
-        assert [(event.model, event.why) for event in house.events.of(EmbeddingsFlushed)] == [
-            ("emb:latest", "alone"),
-            ("emb:latest", "other_model"),
-            ("other:latest", "alone"),
-        ]
-        await check_all(tickets)
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_in_order(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "ab"} | {"c": house.ask("c", "other")}
+    await settle()
+    assert [(event.model, event.why) for event in house.events.of(EmbeddingsFlushed)] == [
+        ("emb:latest", "alone"),
+        ("emb:latest", "other_model"),
+        ("other:latest", "alone"),
+    ]
+    await check_all(tickets)
 
 
 @for_each(
     "different",
-    [
-        {"dimensions": 8},
-        {"truncate": False},
-        {"path": OPENAI},
-        {"lane": Lane.INTERNAL},
-        {"task_type": "indexing"},
-    ],
+    [{"dimensions": 8}, {"truncate": False}, {"path": OPENAI}, {"lane": Lane.INTERNAL}, {"task_type": "indexing"}],
 )
-@in_virtual_time
-async def test_calls_that_differ_in_anything_but_the_input_do_not_mix(different):
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        tickets = [house.ask("a"), house.ask("b"), house.ask("c"), house.ask("d", **different), house.ask("e", **different)]
-        await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
-        assert {tuple(sent) for sent in house.sent()} == {("a",), ("b", "c"), ("d",), ("e",)}
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_calls_that_differ_in_anything_but_the_input_do_not_mix(house: EmbeddingHouse, different):
+    tickets = [house.ask("a"), house.ask("b"), house.ask("c"), house.ask("d", **different), house.ask("e", **different)]
+    await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
+    assert {tuple(sent) for sent in house.sent()} == {("a",), ("b", "c"), ("d",), ("e",)}
 
 
-@in_virtual_time
-async def test_internal_bands_do_not_mix_and_critical_work_waits_for_nobody():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        inside = {"lane": Lane.INTERNAL}
-        for text, priority in (("a", Priority.NORMAL), ("b", Priority.NORMAL), ("c", Priority.BACKGROUND), ("d", Priority.BACKGROUND)):
-            house.ask(text, priority=priority, **inside)
-        urgent = [house.ask(text, priority=Priority.CRITICAL, **inside) for text in "ef"]
-        await asyncio.gather(*(ticket.reply.head() for ticket in urgent))
-        await sleep_until(5.0)
-        assert house.sent() == [["a"], ["e"], ["f"], ["b"], ["c"], ["d"]]
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_internal_bands_do_not_mix_and_critical_work_waits_for_nobody(house: EmbeddingHouse):
+    inside = {"lane": Lane.INTERNAL}
+    for text, priority in (("a", Priority.NORMAL), ("b", Priority.NORMAL), ("c", Priority.BACKGROUND), ("d", Priority.BACKGROUND)):
+        house.ask(text, priority=priority, **inside)
+    urgent = [house.ask(text, priority=Priority.CRITICAL, **inside) for text in "ef"]
+    await asyncio.gather(*(ticket.reply.head() for ticket in urgent))
+    await sleep_until(5.0)
+    assert house.sent() == [["a"], ["e"], ["f"], ["b"], ["c"], ["d"]]
 
 
-@in_virtual_time
-async def test_an_openai_caller_gets_an_answer_of_its_own():
-    async with EmbeddingHouse() as house:
-        tickets = {text: house.ask(text, path=OPENAI) for text in "abc"}
-        for text, ticket in tickets.items():
-            said = json.loads(await body_of(ticket))
-            assert said["data"] == [{"object": "embedding", "embedding": vector_of(text), "index": 0}]
-        head = await tickets["b"].reply.head()
-        assert dict(head.headers)[b"x-hearth-merged"] == b"2"
-        assert dict(head.headers)[b"content-length"] == b"%d" % len(json.dumps(said, separators=(",", ":")) + "\n")
+@in_embedding_house()
+async def test_an_openai_caller_gets_an_answer_of_its_own(house: EmbeddingHouse):
+    tickets = {text: house.ask(text, path=OPENAI) for text in "abc"}
+    for text, ticket in tickets.items():
+        said = json.loads(await body_of(ticket))
+        assert said["data"] == [{"object": "embedding", "embedding": vector_of(text), "index": 0}]
+    head = await tickets["b"].reply.head()
+    assert dict(head.headers)[b"x-hearth-merged"] == b"2"
+    assert dict(head.headers)[b"content-length"] == b"%d" % len(json.dumps(said, separators=(",", ":")) + "\n")
 
 
-@in_virtual_time
-async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none():
-    async with EmbeddingHouse(max_wait_ms=100.0) as house:
-        house.ask("a")
-        await sleep_until(0.05)
-        tickets = [house.ask("bbb", caller="one", request_id="req_one"), house.ask("c", caller="two", request_id="req_two")]
-        await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
-        await settle()
-        ends = house.events.of(ItemEnded)[1:]
-        assert [(end.sequence, end.caller, end.request_id) for end in ends] == [
-            (tickets[0].sequence, "one", "req_one"),
-            (tickets[1].sequence, "two", "req_two"),
-        ]
-        assert [end.prompt_tokens for end in ends] == [7, 3]  # the fake counts 10 for any call
-        for end in ends:
-            assert end.outcome is Outcome.COMPLETED
-            assert end.queue_s == pytest.approx(SERVICE_S - 0.05)
-            assert end.total_s == pytest.approx(2 * SERVICE_S - 0.05)
-            assert end.backend_s == pytest.approx(SERVICE_S)
-        assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
+@in_embedding_house(max_wait_ms=100.0)
+async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none(house: EmbeddingHouse):
+    house.ask("a")
+    await sleep_until(0.05)
+    tickets = [house.ask("bbb", caller="one", request_id="req_one"), house.ask("c", caller="two", request_id="req_two")]
+    await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
+    await settle()
+    ends = house.events.of(ItemEnded)[1:]
+    assert [(end.sequence, end.caller, end.request_id) for end in ends] == [
+        (tickets[0].sequence, "one", "req_one"),
+        (tickets[1].sequence, "two", "req_two"),
+    ]
+    assert [end.prompt_tokens for end in ends] == [7, 3]  # the fake counts 10 for any call
+    for end in ends:
+        assert end.outcome is Outcome.COMPLETED
+        assert end.queue_s == pytest.approx(SERVICE_S - 0.05)
+        assert end.total_s == pytest.approx(2 * SERVICE_S - 0.05)
+        assert end.backend_s == pytest.approx(SERVICE_S)
+    assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
 
 
 @in_virtual_time
@@ -183,118 +157,111 @@ async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_look
         assert ended["state"] == "completed"
 
 
-@in_virtual_time
-async def test_who_leaves_before_the_call_is_sent_costs_nothing():
-    async with EmbeddingHouse(max_inputs=3) as house:
-        first = house.ask("a")
-        tickets = {text: house.ask(text) for text in "bcd"}
-        await settle()
-        tickets.pop("c").reply.abandon()
-        await check_all(tickets)
-        await vector_in(first)
-        assert house.sent() == [["a"], ["b", "d"]]
-        assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 1
+@in_embedding_house(max_inputs=3)
+async def test_who_leaves_before_the_call_is_sent_costs_nothing(house: EmbeddingHouse):
+    first = house.ask("a")
+    tickets = {text: house.ask(text) for text in "bcd"}
+    await settle()
+    tickets.pop("c").reply.abandon()
+    await check_all(tickets)
+    await vector_in(first)
+    assert house.sent() == [["a"], ["b", "d"]]
+    assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 1
 
 
-@in_virtual_time
-async def test_who_leaves_a_running_call_leaves_the_others_their_answers():
-    async with EmbeddingHouse(max_inputs=3) as house:
-        house.ask("a")
-        tickets = {text: house.ask(text) for text in "bcd"}
-        await sleep_until(1.5 * SERVICE_S)
-        assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
-        assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
-        assert house.worker.cancel_request(RequestId("req_c"), caller="somebody else") is None
-        with pytest.raises(CallerGone):
-            await tickets.pop("b").reply.head()
-        (end,) = (end for end in house.events.of(ItemEnded) if end.request_id == "req_b")
-        assert (end.outcome, end.reason, end.status) == (Outcome.CANCELLED, CallerGone.reason, None)
-        assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx((SERVICE_S, 0.5 * SERVICE_S, 1.5 * SERVICE_S))
-        await check_all(tickets)
-        assert len(house.ollama.calls) == 2
+@in_embedding_house(max_inputs=3)
+async def test_who_leaves_a_running_call_leaves_the_others_their_answers(house: EmbeddingHouse):
+    house.ask("a")
+    tickets = {text: house.ask(text) for text in "bcd"}
+    await sleep_until(1.5 * SERVICE_S)
+    assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
+    assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
+    assert house.worker.cancel_request(RequestId("req_c"), caller="somebody else") is None
+    with pytest.raises(CallerGone):
+        await tickets.pop("b").reply.head()
+    (end,) = (end for end in house.events.of(ItemEnded) if end.request_id == "req_b")
+    assert (end.outcome, end.reason, end.status) == (Outcome.CANCELLED, CallerGone.reason, None)
+    assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx((SERVICE_S, 0.5 * SERVICE_S, 1.5 * SERVICE_S))
+    await check_all(tickets)
+    assert len(house.ollama.calls) == 2
 
 
 @pytest.mark.parametrize("at", [0.5 * SERVICE_S, 1.5 * SERVICE_S], ids=["waiting", "running"])
-@in_virtual_time
-async def test_the_last_one_to_leave_ends_the_call(at):
-    async with EmbeddingHouse(max_inputs=2) as house:
-        house.ask("a")
-        tickets = [house.ask(text) for text in "bc"]
-        await sleep_until(at)
-        for ticket in tickets:
-            ticket.reply.abandon()
-        await settle()
-        assert not house.worker.scheduler.state.waiting
-        assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
-        await sleep_until(1.0)
-        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
+@in_embedding_house(max_inputs=2)
+async def test_the_last_one_to_leave_ends_the_call(house: EmbeddingHouse, at):
+    house.ask("a")
+    tickets = [house.ask(text) for text in "bc"]
+    await sleep_until(at)
+    for ticket in tickets:
+        ticket.reply.abandon()
+    await settle()
+    assert not house.worker.scheduler.state.waiting
+    assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
+    await sleep_until(1.0)
+    assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
 
 
-@in_virtual_time
-async def test_who_leaves_while_held_leaves_nothing_behind():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        first, second = house.ask("a"), house.ask("b")
-        second.reply.abandon()
-        await vector_in(first)
-        await settle()
-        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
-        assert [*house.accumulator._underway, *house.accumulator._held, *house.accumulator._seats] == []
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_who_leaves_while_held_leaves_nothing_behind(house: EmbeddingHouse):
+    first, second = house.ask("a"), house.ask("b")
+    second.reply.abandon()
+    await vector_in(first)
+    await settle()
+    assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
+    assert [*house.gateway.embeddings._underway, *house.gateway.embeddings._held, *house.gateway.embeddings._seats] == []
 
 
-@in_virtual_time
-async def test_a_number_cancels_one_request_of_a_shared_call_or_the_call_with_all_in_it():
-    async with EmbeddingHouse(max_inputs=3) as house:
-        alone = house.ask("a", request_id="req_x")
-        gathered = [house.ask(text, request_id="req_x") for text in "bcd"]
-        await sleep_until(1.5 * SERVICE_S)
-        one, *others = gathered
-        assert [await cancel_item(house.gateway, one.sequence) for _ in range(2)] == [True, True]
+@in_embedding_house(max_inputs=3)
+async def test_a_number_cancels_one_request_of_a_shared_call_or_the_call_with_all_in_it(house: EmbeddingHouse):
+    alone = house.ask("a", request_id="req_x")
+    gathered = [house.ask(text, request_id="req_x") for text in "bcd"]
+    await sleep_until(1.5 * SERVICE_S)
+    one, *others = gathered
+    assert [await cancel_item(house.gateway, one.sequence) for _ in range(2)] == [True, True]
+    with pytest.raises(CallerGone):
+        await one.reply.head()
+    assert not any(ticket.reply.ended for ticket in others)
+    shared = (house.worker.get_item(others[0].sequence) or {})["carried_by"]
+    assert await cancel_item(house.gateway, Sequence(int(str(shared))))
+    for ticket in others:
         with pytest.raises(CallerGone):
-            await one.reply.head()
-        assert not any(ticket.reply.ended for ticket in others)
-        shared = (house.worker.get_item(others[0].sequence) or {})["carried_by"]
-        assert await cancel_item(house.gateway, Sequence(int(str(shared))))
-        for ticket in others:
-            with pytest.raises(CallerGone):
-                await ticket.reply.head()
-        assert await cancel_item(house.gateway, alone.sequence) is False
-        assert await cancel_item(house.gateway, Sequence(99)) is False
+            await ticket.reply.head()
+    assert await cancel_item(house.gateway, alone.sequence) is False
+    assert await cancel_item(house.gateway, Sequence(99)) is False
 
 
-@in_virtual_time
-async def test_all_of_a_caller_can_be_cancelled_and_the_rest_goes_on():
-    async with EmbeddingHouse(max_inputs=4) as house:
-        house.ask("a", caller="one")
-        mine = [house.ask(text, caller="one") for text in "bc"]
-        theirs = {text: house.ask(text, caller="two") for text in "de"}
-        await settle()
-        gone = await cancel_caller(house.gateway, "one")
-        assert sorted(gone.requests) == ["req_a", "req_b", "req_c"]
-        await check_all(theirs)
-        for ticket in mine:
-            with pytest.raises(CallerGone):
-                await ticket.reply.head()
+@in_embedding_house(max_inputs=4)
+async def test_all_of_a_caller_can_be_cancelled_and_the_rest_goes_on(house: EmbeddingHouse):
+    house.ask("a", caller="one")
+    mine = [house.ask(text, caller="one") for text in "bc"]
+    theirs = {text: house.ask(text, caller="two") for text in "de"}
+    await settle()
+    gone = await cancel_caller(house.gateway, "one")
+    assert sorted(gone.requests) == ["req_a", "req_b", "req_c"]
+    await check_all(theirs)
+    for ticket in mine:
+        with pytest.raises(CallerGone):
+            await ticket.reply.head()
 
 
-@in_virtual_time
-async def test_an_error_of_one_input_is_told_to_that_one_only():
-    async with EmbeddingHouse() as house:
-        house.ollama.next_calls(None, CallFault.SERVER_ERROR, None, CallFault.SERVER_ERROR)
-        tickets = {text: house.ask(text) for text in "abcd"}
-        bad = tickets.pop("c")
-        await check_all(tickets)
-        head = await bad.reply.head()
-        assert head.status == 500
-        assert json.loads(await bad.reply.body())["error"]
-        assert house.sent() == [["a"], ["b", "c", "d"], ["b"], ["c"], ["d"]]
-        assert [(event.inputs, event.reason) for event in house.events.of(EmbeddingsParted)] == [(3, "status_500")]
-        outcomes = {end.request_id: end.outcome for end in house.events.of(ItemEnded)}
-        assert outcomes == {
-            "req_a": Outcome.COMPLETED,
-            "req_b": Outcome.COMPLETED,
-            "req_c": Outcome.FAILED,
-            "req_d": Outcome.COMPLETED,
-        }
+@in_embedding_house()
+async def test_an_error_of_one_input_is_told_to_that_one_only(house: EmbeddingHouse):
+    house.ollama.next_calls(None, CallFault.SERVER_ERROR, None, CallFault.SERVER_ERROR)
+    tickets = {text: house.ask(text) for text in "abcd"}
+    bad = tickets.pop("c")
+    await check_all(tickets)
+    head = await bad.reply.head()
+    assert head.status == 500
+    assert json.loads(await bad.reply.body())["error"]
+    assert house.sent() == [["a"], ["b", "c", "d"], ["b"], ["c"], ["d"]]
+    assert [(event.inputs, event.reason) for event in house.events.of(EmbeddingsParted)] == [(3, "status_500")]
+    outcomes = {end.request_id: end.outcome for end in house.events.of(ItemEnded)}
+    assert outcomes == {
+        "req_a": Outcome.COMPLETED,
+        "req_b": Outcome.COMPLETED,
+        "req_c": Outcome.FAILED,
+        "req_d": Outcome.COMPLETED,
+    }
 
 
 @in_virtual_time
@@ -312,44 +279,40 @@ async def test_an_input_that_kills_the_runner_or_never_ends_takes_nobody_along(f
         assert {end.request_id: end.attempts for end in house.events.of(ItemEnded)} == {"req_a": 1, "req_b": 3, "req_c": 4, "req_d": 3}
 
 
-@in_virtual_time
-async def test_a_call_that_is_sent_again_says_so_of_each_member():
-    async with EmbeddingHouse() as house:
-        house.ollama.next_calls(None, CallFault.GONE_BEFORE_HEAD)
-        await check_all({text: house.ask(text) for text in "abc"})
-        assert [(event.request_id, event.attempt) for event in house.events.of(ItemResent)] == [("req_b", 1), ("req_c", 1)]
-        assert [end.attempts for end in house.events.of(ItemEnded)] == [1, 2, 2]
+@in_embedding_house()
+async def test_a_call_that_is_sent_again_says_so_of_each_member(house: EmbeddingHouse):
+    house.ollama.next_calls(None, CallFault.GONE_BEFORE_HEAD)
+    await check_all({text: house.ask(text) for text in "abc"})
+    assert [(event.request_id, event.attempt) for event in house.events.of(ItemResent)] == [("req_b", 1), ("req_c", 1)]
+    assert [end.attempts for end in house.events.of(ItemEnded)] == [1, 2, 2]
 
 
-@in_virtual_time
-async def test_a_call_that_rises_by_its_age_says_so_of_each_member():
-    async with EmbeddingHouse() as house:
-        house.reload(scheduling={"aging": AgingSettings(promote_after_s=SERVICE_S / 2)}, embeddings={"max_inputs": 2})
-        await check_all({text: house.ask(text, lane=Lane.INTERNAL, priority=Priority.BACKGROUND) for text in "abc"})
-        assert [(event.request_id, event.band) for event in house.events.of(ItemPromoted)] == [("req_b", "normal"), ("req_c", "normal")]
+@in_embedding_house()
+async def test_a_call_that_rises_by_its_age_says_so_of_each_member(house: EmbeddingHouse):
+    house.reload(scheduling={"aging": AgingSettings(promote_after_s=SERVICE_S / 2)}, embeddings={"max_inputs": 2})
+    await check_all({text: house.ask(text, lane=Lane.INTERNAL, priority=Priority.BACKGROUND) for text in "abc"})
+    assert [(event.request_id, event.band) for event in house.events.of(ItemPromoted)] == [("req_b", "normal"), ("req_c", "normal")]
 
 
-@in_virtual_time
-async def test_a_lone_call_that_is_refused_holds_nobody_back():
-    async with EmbeddingHouse() as house:
-        house.reload(queue={"max_external_depth": 0})
-        with pytest.raises(QueueFull):
-            house.ask("a")
-        house.reload()
-        assert await vector_in(house.ask("b")) == vector_of("b")
-        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone"]
+@in_embedding_house()
+async def test_a_lone_call_that_is_refused_holds_nobody_back(house: EmbeddingHouse):
+    house.reload(queue={"max_external_depth": 0})
+    with pytest.raises(QueueFull):
+        house.ask("a")
+    house.reload()
+    assert await vector_in(house.ask("b")) == vector_of("b")
+    assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone"]
 
 
-@in_virtual_time
-async def test_a_model_server_that_is_away_is_everybodys_trouble_and_not_asked_again_for_each():
-    async with EmbeddingHouse() as house:
-        await vector_in(house.ask("a"))
-        house.ollama.go_down()
-        tickets = [house.ask(text) for text in "bcd"]
-        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
-        assert [type(error) for error in errors] == [BackendUnreachable] * 3
-        assert len(set(map(id, errors))) == 3
-        assert not house.events.of(EmbeddingsParted)
+@in_embedding_house()
+async def test_a_model_server_that_is_away_is_everybodys_trouble_and_not_asked_again_for_each(house: EmbeddingHouse):
+    await vector_in(house.ask("a"))
+    house.ollama.go_down()
+    tickets = [house.ask(text) for text in "bcd"]
+    errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
+    assert [type(error) for error in errors] == [BackendUnreachable] * 3
+    assert len(set(map(id, errors))) == 3
+    assert not house.events.of(EmbeddingsParted)
 
 
 class Forgetful(FakeOllama):
@@ -360,13 +323,12 @@ class Forgetful(FakeOllama):
         return super()._exchange(call, {**body, "input": given[:-1]} if isinstance(given, list) else body, record, fault)
 
 
-@in_virtual_time
-async def test_an_answer_that_cannot_be_cut_is_asked_for_one_by_one():
-    async with EmbeddingHouse(ollama=Forgetful) as house:
-        tickets = {text: house.ask(text) for text in "abc"}
-        await check_all(tickets)
-        assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
-        assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["unknown_answer"]
+@in_embedding_house(ollama=Forgetful)
+async def test_an_answer_that_cannot_be_cut_is_asked_for_one_by_one(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abc"}
+    await check_all(tickets)
+    assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
+    assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["unknown_answer"]
 
 
 @in_virtual_time
@@ -384,92 +346,72 @@ async def test_who_was_accepted_is_asked_for_again_whatever_the_door_says_meanwh
         assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
 
 
-@in_virtual_time
-async def test_an_interrupted_call_is_made_again_and_each_member_says_so():
-    async with EmbeddingHouse() as house:
-        house.reload(queue={"max_interrupt_count": 1}, embeddings={"max_inputs": 2}, scheduling={"preempt_restart_bound_s": 0.0})
-        house.ask("a")
-        tickets = {text: house.ask(text) for text in "bc"}
-        await sleep_until(1.5 * SERVICE_S)
-        urgent = house.ask("u", lane=Lane.INTERNAL, priority=Priority.CRITICAL)
-        await check_all(tickets)
-        assert house.sent() == [["a"], ["b", "c"], ["u"], ["b", "c"]]
-        assert [event.request_id for event in house.events.of(ItemInterrupted)] == ["req_b", "req_c"]
-        assert [(event.request_id, event.interrupt_count) for event in house.events.of(ItemProtected)] == [("req_b", 1), ("req_c", 1)]
-        assert [end.interrupt_count for end in house.events.of(ItemEnded) if end.request_id in {"req_b", "req_c"}] == [1, 1]
-        assert await vector_in(urgent) == vector_of("u")
+@in_embedding_house()
+async def test_an_interrupted_call_is_made_again_and_each_member_says_so(house: EmbeddingHouse):
+    house.reload(queue={"max_interrupt_count": 1}, embeddings={"max_inputs": 2}, scheduling={"preempt_restart_bound_s": 0.0})
+    house.ask("a")
+    tickets = {text: house.ask(text) for text in "bc"}
+    await sleep_until(1.5 * SERVICE_S)
+    urgent = house.ask("u", lane=Lane.INTERNAL, priority=Priority.CRITICAL)
+    await check_all(tickets)
+    assert house.sent() == [["a"], ["b", "c"], ["u"], ["b", "c"]]
+    assert [event.request_id for event in house.events.of(ItemInterrupted)] == ["req_b", "req_c"]
+    assert [(event.request_id, event.interrupt_count) for event in house.events.of(ItemProtected)] == [("req_b", 1), ("req_c", 1)]
+    assert [end.interrupt_count for end in house.events.of(ItemEnded) if end.request_id in {"req_b", "req_c"}] == [1, 1]
+    assert await vector_in(urgent) == vector_of("u")
 
 
-@in_virtual_time
-async def test_a_full_queue_refuses_all_who_wait_for_the_call_each_with_an_error_of_its_own():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-        house.ask("a")
-        tickets = [house.ask(text) for text in "bc"]
-        house.reload(queue={"max_external_depth": 0}, embeddings={"max_inputs": 3})
-        tickets.append(house.ask("d"))
-        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
-        assert [type(error) for error in errors] == [QueueFull] * 3
-        assert len(set(map(id, errors))) == 3
-        assert all(isinstance(error, HearthError) and error.retry_after_s for error in errors)
-        await sleep_until(1.0)
-        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
+@in_embedding_house(max_wait_ms=1000.0)
+async def test_a_full_queue_refuses_all_who_wait_for_the_call_each_with_an_error_of_its_own(house: EmbeddingHouse):
+    house.ask("a")
+    tickets = [house.ask(text) for text in "bc"]
+    house.reload(queue={"max_external_depth": 0}, embeddings={"max_inputs": 3})
+    tickets.append(house.ask("d"))
+    errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
+    assert [type(error) for error in errors] == [QueueFull] * 3
+    assert len(set(map(id, errors))) == 3
+    assert all(isinstance(error, HearthError) and error.retry_after_s for error in errors)
+    await sleep_until(1.0)
+    assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
 
 
-@in_virtual_time
-async def test_a_drain_sends_what_is_held():
-    async with EmbeddingHouse(max_wait_ms=10_000.0) as house:
-        tickets = {text: house.ask(text) for text in "abc"}
-        house.gateway.orders.drain()
-        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
-        await check_all(tickets)
+@in_embedding_house(max_wait_ms=10_000.0)
+async def test_a_drain_sends_what_is_held(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abc"}
+    house.gateway.orders.drain()
+    assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
+    await check_all(tickets)
 
 
-@in_virtual_time
-async def test_a_stop_sends_what_is_held_and_what_runs_gets_its_grace():
-    async with EmbeddingHouse(parallel=2, max_wait_ms=10_000.0) as house:
-        tickets = {text: house.ask(text) for text in "abc"}
-        stopping = asyncio.ensure_future(house.gateway.stop(1.0))
-        await settle()
-        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
-        with pytest.raises(ShuttingDown):
-            house.ask("d")
-        await check_all(tickets)
-        await stopping
+@in_embedding_house(parallel=2, max_wait_ms=10_000.0)
+async def test_a_stop_sends_what_is_held_and_what_runs_gets_its_grace(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abc"}
+    stopping = asyncio.ensure_future(house.gateway.stop(1.0))
+    await settle()
+    assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
+    with pytest.raises(ShuttingDown):
+        house.ask("d")
+    await check_all(tickets)
+    await stopping
 
 
-@in_virtual_time
-async def test_a_stop_without_a_free_slot_tells_everybody_who_is_held():
-    async with EmbeddingHouse(max_wait_ms=10_000.0) as house:
-        tickets = {text: house.ask(text) for text in "abc"}
-        stopping = asyncio.ensure_future(house.gateway.stop(1.0))
-        await check_all({"a": tickets.pop("a")})
-        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets.values()), return_exceptions=True)
-        assert [type(error) for error in errors] == [ShuttingDown, ShuttingDown]
-        await stopping
+@in_embedding_house(max_wait_ms=10_000.0)
+async def test_a_stop_without_a_free_slot_tells_everybody_who_is_held(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abc"}
+    stopping = asyncio.ensure_future(house.gateway.stop(1.0))
+    await check_all({"a": tickets.pop("a")})
+    errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets.values()), return_exceptions=True)
+    assert [type(error) for error in errors] == [ShuttingDown, ShuttingDown]
+    await stopping
 
 
-@in_virtual_time
-async def test_every_setting_is_in_force_with_the_next_call():
-    async with EmbeddingHouse() as house:
-        tickets = {"a": house.ask("a"), "b": house.ask("b")}
-        house.reload(embeddings={"max_inputs": 2, "max_wait_ms": 5.0})
-        tickets |= {text: house.ask(text) for text in "cd"}
-        house.reload(embeddings={"accumulate": False})
-        tickets |= {text: house.ask(text) for text in "ef"}
-        await check_all(tickets)
-        flushed = [(event.inputs, event.why, event.held_s) for event in house.events.of(EmbeddingsFlushed)]
-        assert flushed == [(1, "alone", 0.0), (2, "full", 0.0), (1, "timer", pytest.approx(0.005))]
-
-
-@in_virtual_time
-async def test_many_at_once_make_few_calls_and_everybody_gets_its_own():
-    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-
-        async def caller(number: int) -> None:
-            for turn in range(5):
-                text = f"{number} of turn {turn}"
-                assert await vector_in(house.ask(text, request_id=f"req_{number}_{turn}")) == vector_of(text)
-
-        await asyncio.gather(*(caller(number) for number in range(64)))
-        assert len(house.ollama.calls) <= 5 * 64 / 5
-        assert not house.events.of(InternalFault)
+@in_embedding_house()
+async def test_every_setting_is_in_force_with_the_next_call(house: EmbeddingHouse):
+    tickets = {"a": house.ask("a"), "b": house.ask("b")}
+    house.reload(embeddings={"max_inputs": 2, "max_wait_ms": 5.0})
+    tickets |= {text: house.ask(text) for text in "cd"}
+    house.reload(embeddings={"accumulate": False})
+    tickets |= {text: house.ask(text) for text in "ef"}
+    await check_all(tickets)
+    flushed = [(event.inputs, event.why, event.held_s) for event in house.events.of(EmbeddingsFlushed)]
+    assert flushed == [(1, "alone", 0.0), (2, "full", 0.0), (1, "timer", pytest.approx(0.005))]

@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.config.settings import EmbeddingSettings
 from hearth.events import EmbeddingsParted, ItemEnded
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, KEYS, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
@@ -104,10 +103,3 @@ async def test_the_official_clients_do_not_notice(home):
     for one, two in zip(said, other, strict=True):
         assert [*one.embeddings[0]] == pytest.approx(two.data[0].embedding, rel=1e-6)
         assert two.data[0].index == 0
-
-
-async def test_switched_off_every_call_is_one():
-    settings = house_settings().replace(embeddings=EmbeddingSettings(accumulate=False))
-    async with open_home(settings) as home:
-        await ask_all(f"{home.url}/api/embed")
-        assert calls(home) == CALLERS
