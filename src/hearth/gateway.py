@@ -137,11 +137,7 @@ class Gateway:
         self._shown[key] = part
 
     async def start(self) -> None:
-        """Recall the last hour and day, look at the backend once, then queue, watch and schedule until `stop`.
-
-        Raises:
-            StorageUnavailable: the log of ended items cannot be read.
-        """
+        """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`. Raises StorageUnavailable."""
         if self.history is not None:
             await self._recall(self.history)
         self._started_at = self.clock.monotonic()
@@ -166,11 +162,7 @@ class Gateway:
         self.events.emit(GatewayStarted(at=self.clock.monotonic(), url=url, version=__version__, backend=backend, authentication=keys))
 
     async def stop(self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None) -> None:
-        """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None), end everything. Again is harmless.
-
-        Args:
-            hurry: when set, running work gets no more time.
-        """
+        """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None) or until `hurry`, end all. Idempotent."""
         if self._stopping:
             return
         self._stopping = True
@@ -203,11 +195,7 @@ class Gateway:
     def reload(self, config: GatewayConfig | None = None) -> bool:
         """Put a new configuration in force, read from the file of the present one where none is given (which blocks; see `reload_file`).
 
-        Returns:
-            False where the file was not usable; then everything stays as it was, and an event says why.
-
-        Raises:
-            ShuttingDown: a stop was asked for.
+        False where the file was not usable; then everything stays as it was, and an event says why. Raises ShuttingDown.
         """
         if self._stopping:
             raise ShuttingDown

@@ -1,8 +1,7 @@
 """Runs one attempt of one item against the backend and reports how it ended. Decides nothing.
 
 Each attempt is a task that posts exactly one of `Finished`, `Failed` or `Stopped`; a cancelled one closes its connection without
-awaiting anything, so the slot is free at once. Bytes are read from the backend as they come and held in the reply for the caller, so a
-slow reader does not keep the model busy until the reply is full.
+awaiting anything, so the slot is free at once.
 """
 
 from __future__ import annotations

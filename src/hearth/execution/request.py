@@ -1,8 +1,4 @@
-"""One request on its way: as it is submitted, as it is accepted, the reply that it fills, and what has happened to it.
-
-A reply has one producer (the executor) and one consumer (the HTTP route or an in-process caller), both on the same event loop. The producer
-never waits while less than `limit_bytes` are unread, so a model's slot is not held by a slow reader until that much has piled up.
-"""
+"""One request on its way: as it is submitted, as it is accepted, the reply that it fills, and what has happened to it."""
 
 from __future__ import annotations
 
@@ -27,14 +23,14 @@ class ReplyHead:
 
 
 class Reply:
-    """The pipe. Everything but the `async` methods is immediate and may be called from callbacks.
+    """The pipe from one producer (an attempt) to one consumer (a route, an embedded caller) on the same event loop.
 
-    Attributes:
-        cost_usd: what the answer has cost in money, known when it is complete.
+    The producer is not held up while less than `limit_bytes` are unread. All but the `async` methods may be called from callbacks.
     """
 
     def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object] = lambda: None) -> None:
         self.cost_usd = 0.0
+        """Known when it is complete."""
         self._limit_bytes = limit_bytes
         self._on_abandon = on_abandon
         self._head: ReplyHead | None = None

@@ -1,8 +1,8 @@
 """The machinery of a swap: unload and wait until it is gone, load and verify that it is there. Decides nothing.
 
-Ollama must never arbitrate between models: it loads for whoever asks, in one line, and can wedge for ever when a model that waits to be
-evicted is asked for again (ollama/ollama issue 17408). So a model is told to go only when nothing runs on it, the next one is
-loaded by us with an empty prompt on a connection that no caller can cancel, and neither counts as done until `/api/ps` agrees.
+Ollama must never arbitrate between models: it can wedge for ever when a model that waits to be evicted is asked for again (ollama/ollama
+issue 17408). So a model is told to go only when nothing runs on it, the next one is loaded with an empty prompt on a connection that no
+caller can cancel, and neither counts as done until `/api/ps` agrees.
 """
 
 from __future__ import annotations

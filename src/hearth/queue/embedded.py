@@ -74,11 +74,7 @@ class PromptCall:
 
 
 async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None], *, json_mode: bool = False) -> Completion:
-    """Wait for the answer of a submitted `PromptCall.call_on`. `json_mode`: read the text as JSON as well.
-
-    Raises:
-        HearthError: what became of it instead.
-    """
+    """Wait for the answer of a submitted `PromptCall.call_on`; `json_mode` reads it as JSON as well. Raises HearthError."""
     began_at = now()
     head = await reply.head()
     body = await reply.body()

@@ -1,8 +1,7 @@
 """Estimated waits for callers and status at a bounded cost, and what the scheduler has learned, kept over restarts.
 
-The scheduler is run forward at most a few times a second. Between two runs a newcomer is reckoned from the last one of its line, that is of
-its band and model: that one's wait, less the time since, plus what serving those takes that came in between. Of another line that one
-would say little: a swap may lie between the two.
+The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is that of the last one of its band and model,
+less the time since, plus what serving those takes that arrived in between.
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ class Forecaster:
         self._starts_at = float("-inf")
 
     def wait_s(self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()) -> float | None:
-        """Expected seconds until an item that is just being accepted starts, `arriving` others not being decided upon yet.
+        """Expected seconds until an item that is being accepted starts, None where nothing answers or its lane is paused.
 
-        It goes before those `behind` it, so it starts when the next of its line was to.
-
-        None where it cannot be told, because nothing answers or the lane is paused.
+        `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts when the next of its line was to.
         """
         if self._state.down_since is not None or is_paused(self._state, item.lane):
             return None
@@ -90,9 +87,7 @@ SAVE_INTERVAL_S = 300.0
 class Recollection:
     """Carries the estimates of one scheduler from process to process. They stay the scheduler's: this fills them once, then reads them.
 
-    Args:
-        name: of the document; what was learned from one model server says nothing of another.
-        document: what an earlier process has written, None where there is nothing.
+    `name` is the document's: what was learned from one model server says nothing of another.
     """
 
     def __init__(self, documents: Documents, name: str, document: dict[str, object] | None) -> None:

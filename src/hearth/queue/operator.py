@@ -1,7 +1,6 @@
 """What the owner orders by hand (drain, pause, resume, pin, unpin, load, unload) and what the calendar brings.
 
-Each order may be given twice: the second changes nothing and says nothing. Orders are not kept: a restart is a clean state. The scheduler
-decides what they mean for the GPU; the way in for new work is closed here.
+A second order changes nothing and says nothing; a restart forgets all. The scheduler decides what they mean for the GPU.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ class Schedule:
             await self._sleep.pause(LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001)))
 
     def look(self) -> None:
-        """Announce what is due soon, once, by the settings of now, and take back what is not in them any more.
-
-        Also has the worker take a decision, which reads the active hours.
-        """
+        """Announce what is due soon, once, and take back what is not in the settings any more; the decision reads the active hours."""
         config, wall = self._worker.runtime.config, self._clock.wall()
         horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
         before, self._announced, after = {each for each in self._announced if each[1] > wall}, set(), wall
@@ -122,11 +118,7 @@ class OperatorCommands:
             self._post(inputs.TimerFired())
 
     async def pin(self, model: str) -> None:
-        """Make a model the one to come back to, which no external item's swap may evict.
-
-        Raises:
-            ModelNotFound, OrderRefused: it is not installed, or never fits.
-        """
+        """Make a model the one to come back to, which no external swap may evict. Raises ModelNotFound, OrderRefused (never fits)."""
         name = await self._fitting(model)
         if name != self.pinned:
             self.pinned = name
@@ -140,11 +132,7 @@ class OperatorCommands:
             self._say("unpin", name, inputs.ModelPinned(model=None))
 
     async def load(self, model: str) -> None:
-        """Bring a model in as soon as nothing more urgent prevents it.
-
-        Raises:
-            ModelNotFound, OrderRefused: it is not installed, never fits, or not beside the pinned model.
-        """
+        """Bring a model in when nothing more urgent prevents it. Raises ModelNotFound, OrderRefused (no room, ever or beside the pinned)."""
         name = await self._fitting(model)
         keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
@@ -153,11 +141,7 @@ class OperatorCommands:
             self._say("load", name, inputs.LoadOrdered(model=name))
 
     async def unload(self, model: str) -> bool:
-        """Have a model leave the memory that nobody uses. Returns whether it is there, or on its way.
-
-        Raises:
-            ModelNotFound, OrderRefused: it is not installed, pinned, or somebody uses it.
-        """
+        """Have an unused model leave the memory; True where it is there, or on its way. Raises ModelNotFound, OrderRefused."""
         name = await self._resolve(model)
         self._check_unused(name)
         resident, orders = self._state.residency.residents.get(name), self._state.orders

@@ -1,7 +1,6 @@
 """Every accepted request, wherever it runs, until a while after its end: numbered, found, shown, cancelled and ended here.
 
-What carries a request out (the queue, the embedding batcher, Claude) is its owner; the registry asks it. What has ended keeps its identity
-and outcome only, never a body.
+The registry asks its owner (the queue, the embedding batcher, Claude). Of what has ended, identity and outcome are kept, never a body.
 """
 
 from __future__ import annotations
@@ -141,11 +140,7 @@ class Registry:
         return [work for work in self._works.values() if work.owner is owner and not work.reply.complete]
 
     def cancel(self, sequence: Sequence) -> bool:
-        """Give an item up in whatever state it is: at once where it waits, best effort where it runs.
-
-        Returns:
-            True where it is cancelled now or was before, False where it had ended otherwise or never was.
-        """
+        """Give an item up in any state. True where it is cancelled now or was before, False where it ended otherwise or never was."""
         work, ended = self._works.get(sequence), self._ended.get(sequence)
         if work is None:
             return ended is not None and ended.outcome is Outcome.CANCELLED

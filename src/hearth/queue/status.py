@@ -1,7 +1,4 @@
-"""The picture of the queue that `/llm/queue/status` shows, in the shape of donna's LLM gateway page with more keys beside its own.
-
-Reads copies of the scheduler's state and never changes an order. No prompt ever appears here.
-"""
+"""What `/llm/queue/status` shows of the queue, in the shape of donna's LLM gateway page with more keys. No prompt ever appears here."""
 
 from __future__ import annotations
 
@@ -23,16 +20,7 @@ NEXT_ITEMS = 20
 
 
 def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
-    """What runs, what waits and what the GPU holds.
-
-    Args:
-        starts: expected seconds until the start of each waiting item.
-        wall_s: what to add to an instant for seconds since 1970.
-
-    Returns:
-        `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
-        `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
-    """
+    """What runs, what waits and what the GPU holds; `starts`: seconds until each waiting item starts; `wall_s`: add it for 1970."""
     longest_first = sorted(state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence))
     running = [_item(entry, now, wall_s) for entry in longest_first]
     return {

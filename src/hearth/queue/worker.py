@@ -1,7 +1,5 @@
-"""The live shell around the scheduler: a mailbox for everything that happens, one decision at a time, and the way in for callers.
-
-Submissions, endings, cancels, timers and loads all become inputs in one mailbox; each is one decision, and its actions are carried out
-before the next. Nobody else touches the scheduler, so there is no lock. Futures, sockets and bodies stay out here.
+"""The live shell around the scheduler: everything that happens becomes an input in one mailbox, each is one decision, and its actions are
+carried out before the next. Nobody else touches the scheduler, so there is no lock. Futures, sockets and bodies stay out here.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ from hearth.types import MIB, Band, Completion, Lane, Outcome, Priority, Sequenc
 
 
 class Mailbox:
-    """First in, first out.
-
-    Args:
-        decide: takes a fact and the instant before which it must not be said to have happened; must not raise.
-    """
+    """First in, first out. `decide` takes a fact and the instant before which it must not be said to have happened; must not raise."""
 
     def __init__(self, decide: Callable[[Input, float], None]) -> None:
         self._decide = decide
@@ -103,11 +97,7 @@ MODE_CHECK_S = 1.0
 class LLMQueueWorker:
     """Queues, schedules and runs every model call of the gateway.
 
-    Must be used on one event loop. `submit` and `enqueue_*` accept work before `run` has started; it waits until then.
-
-    Attributes:
-        watch: what is known of the model server; `watch.run` is to be run beside the worker.
-        cloud: takes a call that Claude is to answer in place of the GPU; None for one that it is not, or without Claude.
+    Must be used on one event loop, with `watch.run` beside it. `submit` and `enqueue_*` accept work before `run` has started; it waits.
 
     Args:
         extra_status: what `get_status` shows beside the queue and the GPU.
@@ -135,6 +125,7 @@ class LLMQueueWorker:
         self.cancel, self.cancel_request, self.cancel_caller = registry.cancel, registry.cancel_request, registry.cancel_caller
         self.get_item = registry.get_item
         self.cloud: Callable[[Submission], Awaitable[Ticket | None]] | None = None
+        """Takes a call that Claude is to answer in place of the GPU; gives None for one that it is not."""
         self.watch = BackendWatch(self.runtime, control)
         self._executor = Executor(self.runtime, backend, self.watch)
         self._swapper = Swapper(self.runtime, self.watch)
@@ -252,11 +243,7 @@ class LLMQueueWorker:
         task_id: str | None = None,
         allow_cloud: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue a call on behalf of another program, in its order of arrival; the rest is as for `enqueue_internal`.
-
-        Args:
-            allow_cloud: Claude may answer under the rules of `cloud`, within the budget.
-        """
+        """Queue a call of another program, as `enqueue_internal`. `allow_cloud`: Claude may answer under the rules of `cloud`."""
         asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
         if allow_cloud and self.cloud is not None:
             name = None if model is None else self.watch.name_of(model)
@@ -387,10 +374,7 @@ class LLMQueueWorker:
         self._timer = None if at is None else asyncio.get_running_loop().call_at(at, fire)
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
-        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off.
-
-        `run` has to go on meanwhile.
-        """
+        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off; `run` goes on."""
         self.doors.back_in_s = self.runtime.settings.server.shutdown_grace_s
         self.post(inputs.DrainRequested())
         entries = self.scheduler.state.entries
