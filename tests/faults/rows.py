@@ -95,7 +95,7 @@ F-21: 404: the model is gone -> a 404 in the caller's dialect, not tried again, 
     other model out
   in every phase: load not_found
   api/test_inference: a_model_that_is_not_installed_is_404_in_the_words_of_ollama_and_reaches_no_queue
-  worker/test_loading: a_model_that_is_gone_from_the_disk_is_not_asked_for_twice,
+  worker/test_loading: a_load_that_fails_lies_or_does_not_end_is_no_success_and_all_who_wait_have_an_error_of_their_own,
     a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming
   emulator/test_gateway_heals: a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from
 F-22: out of memory, the runner dies -> one more try, then an answer; no reservation is left and no load is repeated for ever
@@ -111,7 +111,8 @@ F-23: a load never ends -> given up at its time; other models are held up no lon
   emulator/test_gateway_heals: a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served
 F-24: a load is complete after we gave it up; a load that lies -> what is really there is used
   in every phase: load lie
-  worker/test_loading: a_model_that_is_there_after_our_timeout_is_found_and_used, a_load_that_lies_is_a_failure
+  worker/test_loading: a_model_that_is_there_after_our_timeout_is_found_and_used,
+    a_load_that_fails_lies_or_does_not_end_is_no_success_and_all_who_wait_have_an_error_of_their_own
 F-25: 200, then an error line -> a failure in the stream, in the right form
   in every phase: call error_line, two calls error_line
   worker/test_backend_faults: an_error_line_at_the_end_of_a_stream_goes_to_the_caller_as_it_is
@@ -179,8 +180,7 @@ F-43: ten thousand wait and all leave at once -> gone at once, and those who run
   faults/test_instants: ten_thousand_who_wait_and_leave_at_once_are_gone_at_once
   wire/test_leaving: ten_thousand_preemptions_and_cancels_leave_nothing_behind
 F-44: a reader is slow or stands still -> bounded memory, then dropped, and its slot goes to the next
-  worker/test_slow_readers: what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk,
-    a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next
+  worker/test_slow_readers: a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next
   wire/test_leaving: a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_write_deadline
 F-45: a body that is slow, short, long, endless, or waits to be asked for -> a deadline, a refusal or an answer; never a second request
   api/test_deadlines: a_body_that_stops_coming_ends_the_connection_and_reaches_no_queue, headers_that_do_not_come_in_time_end_the_connection
@@ -380,7 +380,7 @@ F-87: no descriptors are left -> it serves again when there are some; the file w
   security/test_connections: a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_free_place_is_taken
 F-88: memory is short -> everything that grows has a bound: bodies, buffers, queues, histories
   worker/test_submitting: each_lane_has_its_own_depth, one_more_than_may_wait_is_refused_with_a_time_to_come_back_and_changes_nothing
-  worker/test_slow_readers: what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk
+  worker/test_slow_readers: a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next
   api/test_inference: a_body_above_the_cap_is_refused_however_it_is_sent
   left out: There is no shedding by bytes in flight: depth times the largest body is the bound, and the owner sets both.
 F-89: the loop stands still -> told once with its length; nothing that came meanwhile is given up

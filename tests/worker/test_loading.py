@@ -11,6 +11,7 @@ from hearth.errors import HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.events import InternalFault, SwapCompleted, SwapStarted
 from hearth.events import SwapFailed as SwapFailedEvent
 from hearth.types import LoadOptions, Outcome
+from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, text_of
@@ -45,35 +46,36 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
         assert (completed.swap_s, sorted(completed.from_models)) == (5.0, ["a:latest", "b:latest"])
 
 
-@in_house("a", "b", resident=("b",))
-async def test_a_load_that_fails_twice_fails_all_who_wait_for_it_each_with_an_error_of_its_own(house: House):
-    house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)
+@for_each(
+    ("faults", "error", "says", "status", "retry_after_s", "failed"),
+    [
+        ([LoadFault.FAIL] * 2, SwapFailed, "signal: killed", 503, 30.0, ["swap_failed"] * 2),
+        ([LoadFault.LIE] * 2, SwapFailed, "does not list it", 503, 30.0, ["swap_failed"] * 2),
+        ([LoadFault.NOT_FOUND], ModelNotFound, "", 404, None, ["model_not_found"]),
+        ([LoadFault.NEVER], SwapTimedOut, "", 503, 30.0, ["swap_timeout"]),
+        ([LoadFault.LATE], SwapTimedOut, "", 503, 30.0, ["swap_timeout"]),
+    ],
+)
+@in_house("a", "b", settings=SHORT_SWAPS)
+async def test_a_load_that_fails_lies_or_does_not_end_is_no_success_and_all_who_wait_have_an_error_of_their_own(
+    house: House, faults: list[LoadFault], error: type[HearthError], says: str, status: int, retry_after_s: float | None, failed: list[str]
+):
+    house.ollama.next_loads(*faults)
     tickets = [house.submit("a") for _ in range(3)]
     failures = await asyncio.gather(*map(body_of, tickets), return_exceptions=True)
-    assert len({id(failure) for failure in failures}) == 3
+    assert len(set(map(id, failures))) == 3
     for failure in failures:
-        assert isinstance(failure, SwapFailed)
-        assert (failure.status, failure.retry_after_s) == (503, 30.0)
-        assert "signal: killed" in failure.message
-    assert len(house.events.of(SwapFailedEvent)) == 2
-    assert house.events.of(SwapCompleted) == []
-    await body_of(house.submit("b"))
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-
-
-@pytest.mark.parametrize("fault", [LoadFault.NEVER, LoadFault.LATE])
-@in_house("a", settings=SHORT_SWAPS)
-async def test_a_load_that_does_not_end_in_time_is_a_failure_and_never_a_success(house: House, fault: LoadFault):
-    house.ollama.next_loads(fault)
-    with pytest.raises(SwapTimedOut):
-        await body_of(house.submit("a"))
-    assert house.now == 10.0
-    (failed,) = house.events.of(SwapFailedEvent)
-    assert (failed.reason, failed.swap_s) == ("swap_timeout", 10.0)
-    assert house.events.of(SwapCompleted) == []
+        assert isinstance(failure, error)
+        assert (failure.status, failure.retry_after_s) == (status, retry_after_s)
+        assert says in failure.message
+    swaps = house.events.of(SwapFailedEvent)
+    assert [event.reason for event in swaps] == failed
+    assert (house.now, swaps[0].swap_s) == (10.0, 10.0) or error is not SwapTimedOut
+    assert (house.events.of(SwapCompleted), house.ollama.calls) == ([], [])
     gpu = house.gpu_status
     assert (gpu["loaded_model"], gpu["current_swap"], gpu["residents"]) == (None, None, [])
-    await sleep_until(12.0)
+    await sleep_until(16.0)
+    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
 
 
 @in_house("a", settings=SHORT_SWAPS)
@@ -93,24 +95,6 @@ async def test_a_load_that_never_ends_holds_other_models_up_no_longer_than_its_t
     assert text_of(await body_of(other)) == FULL_TEXT
     assert house.now == 10.0 + 2.0 + 1.0
     assert (await house.end_of(stuck)).outcome is Outcome.FAILED
-
-
-@in_house("a")
-async def test_a_load_that_lies_is_a_failure(house: House):
-    house.ollama.next_loads(LoadFault.LIE, LoadFault.LIE)
-    with pytest.raises(SwapFailed, match="does not list it"):
-        await body_of(house.submit("a"))
-    assert house.ollama.calls == []
-    assert house.events.of(SwapCompleted) == []
-
-
-@in_house("a")
-async def test_a_model_that_is_gone_from_the_disk_is_not_asked_for_twice(house: House):
-    house.ollama.next_loads(LoadFault.NOT_FOUND)
-    with pytest.raises(ModelNotFound) as refused:
-        await body_of(house.submit("a"))
-    assert (refused.value.status, refused.value.retry_after_s) == (404, None)
-    assert kinds(house) == ["load a:latest"]
 
 
 @in_house("a", "b", resident=("a",))

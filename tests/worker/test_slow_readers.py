@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from hearth.config.settings import Settings
 from hearth.errors import BackendTimeout, CallerGone
 from hearth.execution.request import Reply, ReplyHead, Ticket
 from hearth.types import Outcome
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settings_with, settle, text_of
+from tests.worker.house import House, body_of, in_house, read_into, settings_with, settle, text_of
 
 KIB = 1 / 1024
 SMALL_BUFFER = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0})
@@ -21,34 +23,23 @@ def long_stream(house: House) -> Ticket:
     return house.submit("a", stream=True, service_s=200.0, first_byte_s=1.0, chunks=199)
 
 
-@in_house("a", resident=("a",), settings=SMALL_BUFFER)
-async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(house: House):
-    ticket, other = long_stream(house), house.submit("a")
-    assert text_of(await body_of(other)) == FULL_TEXT
-    full_at = house.ollama.calls[0].ended_at
-    assert full_at is not None
-    assert house.now == full_at + 1.0
-    assert house.now < 60
-    ended = await house.end_of(ticket)
-    assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
-
-
-@in_house("a", resident=("a",), settings=SMALL_BUFFER)
-async def test_what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk(house: House):
-    ticket, most = long_stream(house), 0
-    for second in range(60):
-        await sleep_until(second)
-        most = max(most, ticket.reply.unread_bytes)
-    assert 2048 <= most <= 2048 + LARGEST_CHUNK_BYTES
-
-
-@in_house("a", resident=("a",), settings=SMALL_BUFFER)
-async def test_a_dropped_reader_can_still_read_what_it_was_given_and_then_learns_why(house: House):
-    ticket = long_stream(house)
-    await sleep_until(60)
-    assert len(b"".join(await ticket.reply.take())) >= 2048
-    with pytest.raises(CallerGone, match="stopped reading"):
-        await ticket.reply.take()
+@for_each("settings", [SMALL_BUFFER, HASTY])
+@in_virtual_time
+async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(settings: Settings):
+    async with House("a", resident=("a",), settings=settings) as house:
+        ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
+        while not other.reply.complete:
+            await sleep_until(house.now + 1.0)
+            most_bytes = max(most_bytes, ticket.reply.unread_bytes)
+        full_at = house.ollama.calls[0].ended_at
+        assert full_at is not None
+        assert full_at + 1.0 <= house.now < 60
+        assert 2048 <= most_bytes <= 2048 + LARGEST_CHUNK_BYTES
+        assert len(b"".join(await ticket.reply.take())) >= 2048
+        with pytest.raises(CallerGone, match="stopped reading"):
+            await ticket.reply.take()
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
 @in_house("a", resident=("a",), settings=SMALL_BUFFER)
@@ -110,16 +101,6 @@ async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_
         parts.append(await ticket.reply.body())
         assert len(b"".join(parts).splitlines()) == 6
         assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
-
-
-@in_house("a", resident=("a",), settings=HASTY)
-async def test_a_reader_that_stands_still_for_longer_than_a_server_may_be_silent_is_not_taken_for_one(house: House):
-    ticket = long_stream(house)
-    await sleep_until(60)
-    with pytest.raises(CallerGone, match="stopped reading"):
-        await ticket.reply.body()
-    ended = await house.end_of(ticket)
-    assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
 @in_house("a", resident=("a",), settings=HASTY)

@@ -132,7 +132,7 @@ class OperatorCommands:
             self._say("unpin", name, inputs.ModelPinned(model=None))
 
     async def load(self, model: str) -> None:
-        """Bring a model in when nothing more urgent prevents it. Raises ModelNotFound, OrderRefused (no room, ever or beside the pinned)."""
+        """Bring a model in when nothing more urgent prevents it. Raises ModelNotFound, OrderRefused (no room, ever or beside the pin)."""
         name = await self._fitting(model)
         keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
