@@ -1,43 +1,41 @@
-"""Which event loop a process that serves runs on."""
+"""Which event loop a process that serves runs on: uvloop, and asyncio's own in debug mode (decision 14)."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 
 import pytest
 
+from hearth.bootstrap.serving import run
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
-PROGRAM = """
-import asyncio
-from hearth.bootstrap.serving import run
-
-async def main():
-    loop = asyncio.get_running_loop()
-    print(type(loop).__module__.partition(".")[0], loop.get_debug())
-
-run(main())
-"""
+PROGRAM = "import asyncio; from hearth.bootstrap.serving import run; from tests.test_loop import shown; print(run(shown()))"
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for it")
 
 
-def loop_of(*flags: str, **environ: str) -> str:
+async def shown() -> str:
     """The package of the loop, and whether it is in debug mode."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") or name == "PYTHONPATH"}
+    loop = asyncio.get_running_loop()
+    return f"{type(loop).__module__.partition('.')[0]} {loop.get_debug()}"
+
+
+@for_each(("debug", "loop"), [("", "uvloop False"), ("1", "asyncio True")])
+def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch, debug: str, loop: str) -> None:
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", debug)
+    interval_s = sys.getswitchinterval()
+    try:
+        assert run(shown()) == loop
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+@for_each(("flags", "loop"), [(("-E",), "uvloop False"), (("-X", "dev"), "asyncio True")])
+def test_so_do_pythons_own_flags(flags: tuple[str, ...], loop: str) -> None:
+    environ = {**os.environ, "PYTHONASYNCIODEBUG": "1"} if "-E" in flags else {**os.environ, "PYTHONASYNCIODEBUG": ""}
     command = [sys.executable, *flags, "-c", PROGRAM]
-    return subprocess.run(command, env={**plain, **environ}, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout.strip()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for it")
-def test_a_process_that_serves_runs_on_uvloop() -> None:
-    assert loop_of() == "uvloop False"
-    assert loop_of(PYTHONASYNCIODEBUG="") == "uvloop False"
-    assert loop_of("-E", PYTHONASYNCIODEBUG="1") == "uvloop False"
-
-
-def test_debug_mode_is_asyncios_own() -> None:
-    """On uvloop's, a stack trace may run in circles until the memory is full (decision 14)."""
-    assert loop_of("-X", "dev") == "asyncio True"
-    assert loop_of(PYTHONASYNCIODEBUG="1") == "asyncio True"
-    assert loop_of(PYTHONDEVMODE="1") == "asyncio True"
+    said = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout
+    assert said.strip() == loop
