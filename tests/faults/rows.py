@@ -13,10 +13,10 @@ F-01: kill -9 while jobs wait -> every acknowledged job is there, in order; one 
   reliability/test_syncing: every_acknowledgement_follows_a_sync_of_its_job
   reliability/test_random_kills: no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load
 F-02: kill -9 in mid-stream -> the caller sees a break and never a whole answer, the model server is free, a job runs again
-  faults/test_processes: a_process_that_is_killed_in_mid_stream_leaves_nothing_running_and_the_next_one_looks_what_is_loaded
+  faults/test_processes: a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job
   jobs/test_kill: every_accepted_job_ends_exactly_once_however_often_the_gateway_is_killed
 F-03: kill -9 around a swap -> the next process asks what is loaded and assumes nothing
-  faults/test_processes: a_process_that_is_killed_in_mid_stream_leaves_nothing_running_and_the_next_one_looks_what_is_loaded
+  faults/test_processes: a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job
   worker/test_backend_faults: what_is_in_memory_at_the_start_is_adopted_without_a_word
 F-04: kill -9 between a result and its record -> before the commit it runs again, after it it does not
   reliability/test_failpoints: a_gateway_that_dies_there_keeps_every_promise
@@ -43,11 +43,12 @@ F-09: SIGTERM at rest, queued, loading, in a prompt, in mid-stream, during the s
   config/test_reloading: on_the_way_out_nothing_is_put_in_force_and_nobody_is_left_waiting
   worker/test_stopping: a_stop_during_a_swap_tells_who_waits_for_it_and_ends
 F-10: a second signal; SIGINT; kill -9 during the stop -> the grace ends at once; what is on the disk stays whole
-  faults/test_processes: a_second_signal_ends_a_long_grace, a_kill_during_an_orderly_stop_loses_no_job
+  faults/test_processes: in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace,
+    a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job
   cli/test_serve: ctrl_c_ends_a_running_gateway_with_0
   worker/test_stopping: a_hurry_ends_the_grace
 F-11: a hundred SIGHUPs -> a few readings of the file, no request noticed
-  faults/test_processes: a_hundred_orders_to_read_the_file_are_a_few_readings_and_cost_no_request
+  faults/test_processes: in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace
   config/test_reload_plan: an_order_is_obeyed_at_once_many_within_a_second_are_two_tries_and_without_a_watch_nothing_else_is_tried
 F-12: SIGSTOP for longer than every timeout, then SIGCONT -> what came meanwhile counts; nothing is sent twice
   faults/test_processes: a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been
@@ -399,7 +400,7 @@ F-91: the log's disk is full, its reader gone or asleep -> lines are dropped and
 F-92: others take the processor -> slow and right (in `make reliability`)
   faults/test_processes: a_process_that_shares_one_core_with_four_others_is_slow_and_right
 F-93: no home, no temporary directory, the C locale, an open umask, an unknown zone -> it starts, and its file is private
-  faults/test_processes: odd_surroundings_keep_it_neither_from_serving_nor_its_file_private
+  faults/test_processes: in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace
   storage/test_opening: a_new_database_is_private_to_its_user
 
 # Races

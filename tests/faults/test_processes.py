@@ -37,21 +37,18 @@ async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_
         assert await serving.end(signal.SIGTERM) == 0
 
 
-async def test_a_second_signal_ends_a_long_grace(tmp_path: Path):
+async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job(tmp_path: Path):
     async with home(tmp_path, ORDERLY) as house:
         serving = await (await house.serve()).listening()
         stream = await house.begin(serving.url, 100_000)
-        serving.process.send_signal(signal.SIGTERM)
-        await serving.until("gateway_stopping")
-        assert await serving.end(signal.SIGINT) == 0
-        _, lines = await stream
-        assert "error" in lines[-1]
-        assert serving.of("internal_fault") == []
-
-
-async def test_a_kill_during_an_orderly_stop_loses_no_job(tmp_path: Path):
-    async with home(tmp_path, ORDERLY) as house:
-        serving = await (await house.serve()).listening()
+        assert await serving.end(signal.SIGKILL) == -signal.SIGKILL
+        with pytest.raises(aiohttp.ClientError):
+            await stream
+        await house.until(lambda: not house.emulator.in_flight)
+        loads = len(house.emulator.loads)
+        serving = await (await house.serve()).listening()  # looks what is loaded
+        assert (await house.ask(serving.url, SLOW))[0] == 200
+        assert (len(house.emulator.loads), serving.of("swap_started")) == (loads, [])
         stream = await house.begin(serving.url, 100_000)
         body = {"request": {"model": SLOW, "prompt": "hi", "stream": False, "options": {"num_predict": 100_000}}}
         async with house.session.post(f"{serving.url}/llm/jobs", json=body) as got:
@@ -63,21 +60,6 @@ async def test_a_kill_during_an_orderly_stop_loses_no_job(tmp_path: Path):
             await stream
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
             assert file.execute("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')").fetchone() == (1,)
-
-
-async def test_a_process_that_is_killed_in_mid_stream_leaves_nothing_running_and_the_next_one_looks_what_is_loaded(tmp_path: Path):
-    async with home(tmp_path, ORDERLY) as house:
-        serving = await (await house.serve()).listening()
-        stream = await house.begin(serving.url, 100_000)
-        assert await serving.end(signal.SIGKILL) == -signal.SIGKILL
-        with pytest.raises(aiohttp.ClientError):
-            await stream
-        await house.until(lambda: not house.emulator.in_flight)
-        loads = len(house.emulator.loads)
-        serving = await (await house.serve()).listening()
-        assert (await house.ask(serving.url, SLOW))[0] == 200
-        assert (len(house.emulator.loads), serving.of("swap_started")) == (loads, [])
-        assert await serving.end(signal.SIGTERM) == 0
 
 
 async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_path: Path):
@@ -93,17 +75,25 @@ async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_pa
         assert await serving.end(signal.SIGTERM) == 0
 
 
-async def test_a_hundred_orders_to_read_the_file_are_a_few_readings_and_cost_no_request(tmp_path: Path):
+async def test_in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace(tmp_path: Path):
+    nowhere = str(tmp_path / "nowhere")
+    environ = {"HOME": nowhere, "TMPDIR": nowhere, "LC_ALL": "C", "LANG": "C", "TZ": "Nowhere/Such", "HTTP_PROXY": "http://127.0.0.1:9"}
     async with home(tmp_path, ORDERLY) as house:
-        serving = await (await house.serve()).listening()
+        serving = await (await house.serve(environ=environ, first="import os; os.umask(0)")).listening()
         house.file.write_text(house.file.read_text() + "logging_of_the_tests: unknown\n")
         asked = [asyncio.ensure_future(house.ask(serving.url)) for _ in range(20)]
         for _ in range(100):
             serving.process.send_signal(signal.SIGHUP)
         assert {status for status, _ in await asyncio.gather(*asked)} == {200}
         await serving.until("config_rejected")
-        assert await serving.end(signal.SIGTERM) == 0
+        stream = await house.begin(serving.url, 100_000)
+        serving.process.send_signal(signal.SIGTERM)
+        await serving.until("gateway_stopping")
+        assert await serving.end(signal.SIGINT) == 0
+        assert "error" in (await stream)[1][-1]
         assert len(serving.of("config_rejected")) <= 3
+        assert serving.of("internal_fault") == []
+        assert (tmp_path / "hearth.db").stat().st_mode & 0o077 == 0
 
 
 DESCRIPTORS = 64
@@ -124,16 +114,6 @@ async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp
         assert await serving.end(signal.SIGTERM) == 0
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
             assert file.execute("SELECT outcome FROM invocation_log").fetchall() == [("completed",)]
-
-
-async def test_odd_surroundings_keep_it_neither_from_serving_nor_its_file_private(tmp_path: Path):
-    nowhere = str(tmp_path / "nowhere")
-    environ = {"HOME": nowhere, "TMPDIR": nowhere, "LC_ALL": "C", "LANG": "C", "TZ": "Nowhere/Such", "HTTP_PROXY": "http://127.0.0.1:9"}
-    async with home(tmp_path, ORDERLY) as house:
-        serving = await (await house.serve(environ=environ, first="import os; os.umask(0)")).listening()
-        assert (await house.ask(serving.url))[0] == 200
-        assert await serving.end(signal.SIGTERM) == 0
-        assert (tmp_path / "hearth.db").stat().st_mode & 0o077 == 0
 
 
 ON_ONE_CORE = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"

@@ -15,6 +15,7 @@ import pytest
 
 from hearth.api.app import HearthApp
 from hearth.bootstrap import build_gateway, open_store
+from hearth.cli.simulate import _instant
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, StorageSettings
@@ -113,50 +114,38 @@ def limited(settings: Settings, per_hour: int) -> Settings:
     return settings.replace(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
 
 
-async def test_a_limit_that_is_reached_stays_reached_across_a_restart(live, settings):
-    async with live(limited(settings, 2)) as first:
-        assert [(await first.chat()).status for _ in range(3)] == [200, 200, 429]
-    async with live(limited(settings, 2)) as second:
-        refused = await second.chat()
-        assert refused.status == 429
-        assert 3500 < int(refused.headers["retry-after"]) <= 3600
-        assert (await second.get("/llm/queue/status"))["rate_limits"]["local"] == {"minute": "2/100", "hour": "2/2"}
-
-
-async def test_what_was_used_before_a_restart_counts_towards_the_same_hour(live, settings):
-    async with live(limited(settings, 3)) as first:
-        await first.chat()
-    async with live(limited(settings, 3)) as second:
-        assert [(await second.chat()).status for _ in range(3)] == [200, 200, 429]
-
-
-async def test_the_counts_of_the_day_survive_a_restart(live, settings):
-    async with live(settings) as first:
-        await first.chat()
-        await first.chat()
-    async with live(settings) as second:
+async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(live, settings):
+    limits = limited(settings, 3)
+    async with live(limits) as first:
+        assert [(await first.chat()).status for _ in range(2)] == [200, 200]
+    async with live(limits) as second:
         counts = (await second.get("/llm/queue/status"))["stats_24h"]
         assert {name: count for name, count in counts.items() if count} == {"external_completed": 2}
-        await second.chat()
+        old = await second.logged()
+        assert [(await second.chat()).status for _ in range(2)] == [200, 429]
         await second.events.one(ItemEnded)
         assert (await second.get("/llm/queue/status"))["stats_24h"]["external_completed"] == 3
-
-
-async def test_the_log_lists_the_items_of_every_process_latest_first(live, settings):
-    async with live(settings) as first:
-        await first.chat()
-    async with live(settings) as second:
-        old = await second.logged()
-        await second.chat()
-    async with live(settings) as third:
+    async with live(limits) as third:
+        refused = await third.chat()
+        assert (refused.status, 3500 < int(refused.headers["retry-after"]) <= 3600) == (429, True)
+        assert (await third.get("/llm/queue/status"))["rate_limits"]["local"] == {"minute": "3/100", "hour": "3/3"}
         listed = await third.logged()
-    assert [item["epoch"] for item in listed] == [2, 1]
-    assert listed[1:] == old
-    assert old[0]["caller"] == "local"
-    assert old[0]["model"] == LLAMA
-    assert old[0]["outcome"] == "completed"
-    assert old[0]["total_s"] >= old[0]["backend_s"] > 0
+    assert ([item["epoch"] for item in listed], listed[1:]) == ([2, 1, 1], old)
+    latest = listed[0]
+    assert (latest["caller"], latest["model"], latest["outcome"]) == ("local", LLAMA, "completed")
+    assert latest["total_s"] >= latest["backend_s"] > 0
     assert "hi" not in json.dumps(listed)
+    assert (await ask(third.app, "GET", "/llm/log")).status == 503  # after the stop unavailable, and not broken
+    assert third.events.of(InternalFault) == []
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_without_a_store_no_file_is_written_and_no_log_kept(live, settings, tmp_path, asked_for):
+    async with live(settings.replace(storage=settings.storage.replace(enabled=False)) if asked_for else settings, store=asked_for) as life:
+        await life.chat()
+        got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
+    assert (got.status, got.json, swaps.status) == (404, {"error": "no log is kept here: storage.enabled is off"}, 404)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_callers_see_their_own_items_and_admins_see_all(live, settings):
@@ -183,28 +172,6 @@ async def test_the_log_is_filtered_by_model_outcome_age_and_number(live, setting
         assert found == {"?limit=2": 2, "?model=llama3.1:8b": 3, "?model=other": 0, "?outcome=completed": 3, "?outcome=failed": 0}
         ages = {query: len(await life.logged(query=f"?since={query}")) for query in ("1h", "2d", "0s", "2100-01-01T00:00:00Z")}
         assert ages == {"1h": 3, "2d": 3, "0s": 0, "2100-01-01T00:00:00Z": 0}
-
-
-async def test_a_store_that_is_switched_off_writes_no_file_and_keeps_no_log(live, settings, tmp_path):
-    async with live(settings.replace(storage=settings.storage.replace(enabled=False))) as life:
-        await life.chat()
-        got = await ask(life.app, "GET", "/llm/log")
-    assert (got.status, got.json) == (404, {"error": "no log is kept here: storage.enabled is off"})
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_gateway_that_nobody_asked_to_keep_a_store_writes_no_file(live, settings, tmp_path):
-    async with live(settings, store=False) as life:
-        await life.chat()
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_after_the_stop_the_log_is_unavailable_instead_of_broken(live, settings):
-    async with live(settings) as life:
-        pass
-    got = await ask(life.app, "GET", "/llm/log")
-    assert got.status == 503
-    assert life.events.of(InternalFault) == []
 
 
 async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(live, settings, tmp_path):
@@ -255,10 +222,7 @@ class Wired:
     ("code", "fault"),
     [
         (sqlite3.SQLITE_FULL, StorageFault.FULL),
-        (sqlite3.SQLITE_BUSY, StorageFault.LOCKED),
-        (sqlite3.SQLITE_IOERR_WRITE, StorageFault.IO),
         (sqlite3.SQLITE_CORRUPT, StorageFault.CORRUPT),
-        (sqlite3.SQLITE_READONLY, StorageFault.READ_ONLY),
     ],
 )
 async def test_requests_go_on_while_the_disk_fails_and_are_logged_when_it_is_well(settings, code, fault):
@@ -343,3 +307,56 @@ async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(live,
     async with live(settings) as second:
         assert second.gateway.worker.scheduler.state.estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s
         assert (await second.chat()).status == 200
+
+
+# The log page by page, and the swaps beside it.
+
+
+async def ended_at(life: Any, query: str) -> list[float]:
+    return [item["ended_wall_s"] for item in (await life.get(f"/llm/log?{query}"))["items"]]
+
+
+async def test_a_page_can_end_at_the_instant_at_which_the_last_one_ended(live, settings):
+    async with live(settings) as life:
+        for _ in range(3):
+            await life.chat()
+    async with live(settings) as life:
+        latest_first = await ended_at(life, "limit=10")
+        assert len(latest_first) == 3
+        until = str(_instant({"ended_wall_s": latest_first[1]})).replace("+", "%2B")
+        assert await ended_at(life, f"limit=10&until={until}") == latest_first[1:]
+        assert await ended_at(life, "until=1h") == []
+        assert await ended_at(life, "until=2100-01-01T00:00:00Z") == latest_first
+
+
+async def test_swaps_are_listed_with_what_they_took(live, settings):
+    async with live(settings) as life:
+        await life.chat()
+    async with live(settings) as life:
+        swaps = (await life.get("/llm/swaps"))["swaps"]
+        assert swaps
+        assert {"from_models", "to_model", "swap_s", "failed", "vram_mib", "ended_wall_s", "offloaded", "reason"} == set(swaps[0])
+        assert swaps[0]["swap_s"] > 0
+        assert (await life.get("/llm/swaps?until=1h"))["swaps"] == []
+        assert len((await life.get("/llm/swaps?limit=1&since=1h"))["swaps"]) == 1
+
+
+SENSELESS = (
+    ("until=soon", "until: write how long ago"),
+    ("since=yesterday", "since: write how long ago"),
+    ("since=2030-01-01T00:00:00", "since: write how long ago"),
+    ("since=9999999999d", "since: write how long ago"),
+    ("outcome=lost", "outcome: "),
+    ("limit=0", "limit: "),
+    ("limit=1001", "limit: "),
+    ("user=guest", "user: unknown field"),
+)
+
+
+@pytest.mark.parametrize("page", ["/llm/log", "/llm/swaps"])
+async def test_a_question_that_makes_no_sense_is_refused_by_name(live, settings, page):
+    async with live(settings) as life:
+        for query, says in SENSELESS:
+            got = await ask(life.app, "GET", f"{page}?{query}")
+            assert got.status == 400, query
+            assert got.json["error"].startswith(says), query
