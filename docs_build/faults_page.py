@@ -23,5 +23,4 @@ def _rows(rows: list[Row]) -> str:
 
 
 def _shown_in(row: Row) -> str:
-    files = sorted({node.partition("::")[0].removeprefix("tests/") for node in row.proven_by})
-    return "; ".join([*map(code, files), *([row.left_out] if row.left_out else [])])
+    return "; ".join([*(code(f"{module}.py") for module in sorted(row.modules)), *([row.left_out] if row.left_out else [])])
