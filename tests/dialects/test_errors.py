@@ -14,7 +14,6 @@ from hearth.errors import (
     Forbidden,
     HearthError,
     MethodNotAllowed,
-    ModelNotFound,
     NotFound,
     QueueFull,
     RateLimited,
@@ -33,35 +32,6 @@ def rendered(dialect: Dialect, error: HearthError) -> dict[str, Any]:
     body = json.loads(render_error(dialect, error, REQUEST_ID).body)
     assert isinstance(body, dict)
     return body
-
-
-BUSY = "server busy, please try again.  maximum pending requests exceeded"
-
-
-@for_each(
-    ("name", "error"),
-    [
-        ("chat_missing", ModelNotFound("model 'missing' not found")),
-        ("embed_missing", ModelNotFound('model "missing" not found, try pulling it first')),
-        ("oai_chat_missing", ModelNotFound("model 'missing' not found")),
-        ("oai_emb_missing", ModelNotFound('model "missing" not found, try pulling it first')),
-        ("oai_resp_missing", ModelNotFound("model 'missing' not found")),
-        ("oai_chat_nobody", BadRequest("EOF")),
-        ("oai_chat_nomsgs", BadRequest("[] is too short - 'messages'")),
-        ("chat_nomodel", BadRequest("model is required")),
-        ("anth_missing", ModelNotFound("model 'missing' not found")),
-        ("anth_nomax", BadRequest("max_tokens is required and must be positive")),
-        ("busy_503_chat", QueueFull(BUSY)),
-        ("busy_503_oai", QueueFull(BUSY)),
-        ("busy_503_anthropic", QueueFull(BUSY)),
-    ],
-)
-def test_an_error_that_ollama_knows_is_rendered_byte_for_byte_as_ollama_does(name: str, error: HearthError) -> None:
-    answer = captured(name)
-    request_id = RequestId(json.loads(answer.body).get("request_id", "req_1"))
-    reply = render_error(INFERENCE_ROUTES[answer.path].dialect, error, request_id)
-    assert (reply.status, reply.body) == (answer.status, answer.body)
-    assert dict(reply.headers)[b"content-type"].decode() == answer.headers["content-type"]
 
 
 @for_each("dialect", list(Dialect))

@@ -6,6 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import anthropic
+import httpx2
+import openai
+
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.dialects.claude.stream import Meter
@@ -98,3 +102,17 @@ def whole(path: str, events: Sequence[Event], **fields: Any) -> Any:
     chunks = told(answer(path, stream=False, **fields), events)
     assert not any(chunks[:-1]), "an answer in one piece has begun before its end"
     return json.loads(chunks[-1])
+
+
+def answering(status: int, content_type: str, body: bytes) -> httpx2.Client:
+    """An HTTP client for the two SDKs whose every request gets this answer."""
+    headers = {"content-type": content_type}
+    return httpx2.Client(transport=httpx2.MockTransport(lambda _request: httpx2.Response(status, headers=headers, content=body)))
+
+
+def openai_client(status: int, content_type: str, body: bytes) -> openai.OpenAI:
+    return openai.OpenAI(api_key="k", base_url="http://gateway/v1", max_retries=0, http_client=answering(status, content_type, body))
+
+
+def anthropic_client(status: int, content_type: str, body: bytes) -> anthropic.Anthropic:
+    return anthropic.Anthropic(api_key="k", base_url="http://gateway", max_retries=0, http_client=answering(status, content_type, body))

@@ -26,8 +26,10 @@ from tests.dialects.claude.stories import (
     WITH_TOOLS,
     Event,
     answer,
+    anthropic_client,
     block,
     end,
+    openai_client,
     start,
     story,
     streamed,
@@ -38,7 +40,6 @@ from tests.dialects.claude.stories import (
     whole,
 )
 from tests.dialects.replay_readers import told as read_strictly
-from tests.dialects.test_official_clients import anthropic_client, openai_client
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 

@@ -1,0 +1,216 @@
+"""The official clients in front of the gateway: what each is built to expect of its own server, and what Hearth adds to that.
+
+What an answer looks like in detail is held to recordings (`tests/wire`, `tests/dialects`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import Any
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from hearth.events import SwapCompleted
+from tests.clients.home import (
+    BOOK_SCHEMA,
+    CODER,
+    EMBEDDER,
+    HELLO,
+    LLAMA,
+    LONG,
+    LONG_TOKENS,
+    NARROW,
+    SLOW,
+    WEATHER,
+    WEATHER_PARAMETERS,
+    WEATHER_QUESTION,
+    Home,
+    StartHome,
+    exhaust,
+    house_settings,
+    impatient_settings,
+)
+from tests.support.patience import WITHIN_S
+
+RESPONSE_TOOL: Any = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS}
+CLAUDE_TOOL: Any = {"name": "get_weather", "description": "weather", "input_schema": WEATHER_PARAMETERS}
+PARIS = {"city": "Paris"}
+
+
+async def test_ollamas_client_is_answered_whole_and_streamed_alike(native):
+    options = {"seed": 7, "num_predict": 25}
+    whole = await native.chat(model=LLAMA, messages=HELLO, options=options)
+    parts = [part async for part in await native.chat(model=LLAMA, messages=HELLO, options=options, stream=True)]
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert [part.done for part in parts] == [False] * 25 + [True]
+    assert (whole.model, parts[-1].eval_count, whole.eval_count) == (LLAMA, 25, 25)
+    calling = await native.chat(model=CODER, messages=WEATHER_QUESTION, tools=[WEATHER], stream=True)
+    assert [[one.function.arguments for one in part.message.tool_calls or ()] async for part in calling] == [[PARIS], []]
+    book = await native.chat(model=LLAMA, messages=HELLO, format=BOOK_SCHEMA)
+    assert set(json.loads(book.message.content)) == {"title", "year"}
+
+
+async def test_ollamas_client_lists_and_shows_models_and_embeds(native):
+    batch = await native.embed(model=EMBEDDER, input=["one", "two"])
+    alone = await native.embed(model=EMBEDDER, input="two")
+    assert batch.embeddings[1] == alone.embeddings[0] != batch.embeddings[0]
+    assert {LLAMA, CODER, f"{EMBEDDER}:latest"} <= {model.model for model in (await native.list()).models}
+    assert [model.model for model in (await native.ps()).models] == [f"{EMBEDDER}:latest"]
+    assert (await native.show(LLAMA)).capabilities == ["completion", "tools"]
+
+
+async def test_openais_client_is_answered_whole_and_streamed_alike(gpt):
+    asked: dict[str, Any] = {"model": LLAMA, "messages": HELLO, "seed": 7, "max_tokens": 20}
+    whole = await gpt.chat.completions.create(**asked)
+    parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True)]
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
+    assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+    called = [
+        part async for part in await gpt.chat.completions.create(model=CODER, messages=WEATHER_QUESTION, tools=[WEATHER], stream=True)
+    ]
+    assert json.loads(called[0].choices[0].delta.tool_calls[0].function.arguments) == PARIS
+    text: dict[str, Any] = {"model": LLAMA, "prompt": "once", "seed": 7, "max_tokens": 6}
+    streamed = [part.choices[0].text async for part in await gpt.completions.create(**text, stream=True)]
+    assert "".join(streamed) == (await gpt.completions.create(**text)).choices[0].text
+    events = [event async for event in await gpt.responses.create(model=LLAMA, input="hello", max_output_tokens=5, stream=True)]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert said == events[-1].response.output_text != ""
+
+
+async def test_openais_client_lists_models_and_embeds(gpt):
+    assert {LLAMA, CODER, f"{EMBEDDER}:latest"} <= {model.id async for model in gpt.models.list()}
+    assert (await gpt.models.retrieve(LLAMA)).owned_by == "library"
+    floats = await gpt.embeddings.create(model=EMBEDDER, input=["one", "two"], encoding_format="float")
+    packed = await gpt.embeddings.create(model=EMBEDDER, input=["one", "two"])
+    for left, right in zip(floats.data, packed.data, strict=True):
+        assert left.embedding == pytest.approx(right.embedding, rel=1e-6)
+
+
+async def test_anthropics_client_is_answered_whole_and_streamed_alike(home, claude):
+    whole = await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=12, system="be brief")
+    assert (whole.stop_reason, whole.usage.output_tokens, bool(whole.content[0].text)) == ("max_tokens", 12, True)
+    async with claude.messages.stream(model=CODER, messages=WEATHER_QUESTION, max_tokens=100, tools=[CLAUDE_TOOL]) as stream:
+        final = await stream.get_final_message()
+    assert (final.stop_reason, final.content[0].input) == ("tool_use", PARIS)
+    loaded = home.emulator.loads
+    assert 0 < (await claude.messages.count_tokens(model=SLOW, messages=HELLO)).input_tokens < 20
+    assert home.emulator.loads == loaded
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unknown_model_is_each_clients_own_not_found_error_on_every_route(native, gpt, claude, stream):
+    for asking, text in (
+        (native.chat(model="nope", messages=HELLO, stream=stream), "model 'nope' not found"),
+        (native.generate(model="nope", prompt="x", stream=stream), "model 'nope' not found"),
+        (native.embed(model="nope", input="x"), 'model "nope" not found, try pulling it first'),
+        (native.embeddings(model="nope", prompt="x"), 'model "nope" not found, try pulling it first'),
+    ):
+        with pytest.raises(ollama.ResponseError) as by_native:
+            await exhaust(await asking)
+        assert (by_native.value.status_code, by_native.value.error) == (404, text)
+    for asking in (
+        gpt.chat.completions.create(model="nope", messages=HELLO, stream=stream),
+        gpt.completions.create(model="nope", prompt="x", stream=stream),
+        gpt.responses.create(model="nope", input="x", stream=stream),
+        gpt.embeddings.create(model="nope", input="x"),
+        gpt.models.retrieve("nope"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            await exhaust(await asking)
+    with pytest.raises(anthropic.NotFoundError, match="not found"):
+        await exhaust(await claude.messages.create(model="nope", messages=HELLO, max_tokens=3, stream=stream))
+
+
+async def test_a_caller_over_its_rate_gets_its_clients_own_error_that_says_when_to_come_back(start_home: StartHome):
+    home = await start_home(house_settings(per_minute=1))
+    async with home.gpt() as gpt, home.claude() as claude:
+        await gpt.chat.completions.create(model=LLAMA, messages=HELLO, max_tokens=1)
+        with pytest.raises(openai.RateLimitError) as by_gpt:
+            await gpt.responses.create(model=LLAMA, input="the same limit on every route")
+        with pytest.raises(anthropic.RateLimitError) as by_claude:
+            await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=1)
+    assert by_gpt.value.code == "rate_limit_exceeded"
+    for error in (by_gpt.value, by_claude.value):
+        assert 50 <= int(error.response.headers["retry-after"]) <= 60
+
+
+async def test_all_three_clients_share_one_queue_and_one_card(start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    async with home.native() as native, home.gpt() as gpt, home.claude() as claude:
+        whole = await asyncio.gather(
+            native.chat(model=LLAMA, messages=HELLO, options={"num_predict": 2}),
+            gpt.chat.completions.create(model=CODER, messages=HELLO, max_tokens=2),
+            claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=2),
+            gpt.responses.create(model=CODER, input="hi", max_output_tokens=2),
+            native.generate(model=LLAMA, prompt="hi", options={"num_predict": 2}),
+        )
+    assert [answer.model for answer in whole] == [LLAMA, CODER, LLAMA, CODER, LLAMA]
+    assert home.emulator.max_concurrent == 1
+    assert len(home.events.of(SwapCompleted)) == 2
+
+
+async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, native):
+    async with aclosing(await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)) as parts:
+        await anext(parts)
+    await home.idle()
+    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
+    assert (answer.eval_count, home.emulator.in_flight) == (2, {})
+
+
+async def test_the_wish_to_keep_or_drop_a_model_is_not_passed_on(home: Home, native):
+    one = {"num_predict": 1}
+    await native.chat(model=LLAMA, messages=HELLO, keep_alive=0, options={**one, "num_ctx": 512})
+    await native.generate(model=LLAMA, prompt="hi", keep_alive="1s", options=one)
+    assert (await native.generate(model=LLAMA, keep_alive=0)).done_reason == "unload"
+    assert home.emulator.resident == (LLAMA,)
+    assert [name for name, _ in home.emulator.loads] == [LLAMA]
+
+
+async def test_a_model_in_another_spelling_is_the_same_model_and_loaded_once(home: Home, native):
+    for model in (LLAMA, "LLAMA3.1:8B", "library/llama3.1:8b", "registry.ollama.ai/library/llama3.1:8b"):
+        assert (await native.chat(model=model, messages=HELLO, options={"num_predict": 1})).model == model
+    assert [name for name, _ in home.emulator.loads] == [LLAMA]
+
+
+async def test_a_response_that_waits_has_begun_and_goes_on_as_the_same(start_home: StartHome):
+    home = await start_home(impatient_settings())
+    async with home.gpt() as gpt:
+        other = await gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
+        await home.running(SLOW)
+        waited, numbers = 0, []
+        async with gpt.responses.stream(model=CODER, input="the weather in Rome", tools=[RESPONSE_TOOL]) as stream:
+            async for event in stream:
+                numbers.append(event.sequence_number)
+                waited += event.type == "response.in_progress"
+                if waited == 3:
+                    await other.close()
+            final = await stream.get_final_response()
+    assert (waited >= 3, numbers) == (True, list(range(len(numbers))))
+    (called,) = final.output
+    assert called.type == "function_call"
+    assert (called.name, json.loads(called.arguments)) == ("get_weather", {"city": "Rome"})
+
+
+async def test_claude_code_is_sent_events_while_it_waits_of_which_nothing_stays_in_the_message(start_home: StartHome):
+    home = await start_home(impatient_settings())
+    asked: dict[str, Any] = {"model": CODER, "messages": WEATHER_QUESTION, "max_tokens": 100, "tools": [CLAUDE_TOOL]}
+    async with home.claude() as claude:
+        other = await claude.messages.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
+        await home.running(SLOW)
+        kinds = []
+        async with claude.messages.stream(**asked, extra_headers={"User-Agent": "claude-cli/2.1.200 (external, cli)"}) as stream:
+            async for event in stream:
+                kinds.append(event.type)
+                if len(kinds) == 4:
+                    await other.close()
+            final = await stream.get_final_message()
+    assert kinds[:4] == ["message_start", *["message_delta"] * 3]
+    assert kinds.count("message_start") == 1
+    assert [block.type for block in final.content] == ["tool_use"]
+    assert (final.stop_reason, final.usage.input_tokens > 0) == ("tool_use", True)
