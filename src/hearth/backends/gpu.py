@@ -33,12 +33,9 @@ class GpuCard(Protocol):
 
 
 class GpuThread:
-    """The `GpuReader` of a real machine: of the given makes the first whose driver is there.
+    """The `GpuReader` of a real machine: the first of the cards, tried in this order at every reading, whose driver is there.
 
-    Args:
-        cards: in the order in which they are tried, at every reading. Once one has answered, no later one is: where the driver of a large
-            card is unloaded for a moment, the graphics of the processor are still there.
-        timeout_s: how long a reading may take.
+    Once one has answered, no later one is tried: where the driver of a large card is unloaded for a moment, the processor's graphics stay.
     """
 
     def __init__(self, cards: Sequence[GpuCard], *, timeout_s: float = READ_TIMEOUT_S) -> None:
@@ -98,12 +95,7 @@ class GpuThread:
 
 
 class AmdCard:
-    """An AMD card through the files of its kernel driver. It lists no processes: what others hold is known through the model server only.
-
-    Args:
-        device: its number among the AMD cards of the machine; a name of another kind of card is the first one.
-        root: where the kernel lists graphics cards.
-    """
+    """An AMD card through the files of its kernel driver, by its number among them (by any name the first); it lists no processes."""
 
     def __init__(self, device: str, root: Path = SYSFS) -> None:
         self._index = int(device) if device.isdigit() else 0

@@ -1,10 +1,8 @@
 """HTTP/1.1 to one server: a connection carries one answer at a time and is kept for the next call where that is safe.
 
-It must never retry on its own, follow a redirect, decode a body, or set a timeout. It knows HTTP but nothing of what the bytes say. Parsing
-is httptools' (Node's llhttp) with all its strictness on.
-
-A connection is kept only when its answer came to its framed end, the request was sent whole, and the server wants to keep it. Every
-other one is aborted: an orderly close first flushes what is unsent, which never ends while the other side has stopped reading.
+Parsing is httptools' (Node's llhttp) with all its strictness on. A connection is kept only when its answer came to its framed end, the
+request was sent whole, and the server wants to keep it. Every other one is aborted: an orderly close first flushes what is unsent, which
+never ends while the other side has stopped reading.
 """
 
 from __future__ import annotations

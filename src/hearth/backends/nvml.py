@@ -1,4 +1,4 @@
-"""An NVIDIA card through NVML, its driver's own library. Blocking: `gpu_thread` calls it.
+"""An NVIDIA card through NVML, its driver's own library; blocks.
 
 Every getter is asked on its own, because which ones a card, a driver or a container supports differs; what is refused is None. Only
 errors that say that the card or the driver is gone end the reading, and with it the session: the next one begins anew.
@@ -86,6 +86,7 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
     temperature_c: Any = ask(nvml.nvmlDeviceGetTemperatureV, nvml.NVML_TEMPERATURE_GPU)
     if temperature_c is None:
         temperature_c = ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
+    reasons: Any = ask(nvml.nvmlDeviceGetCurrentClocksEventReasons)
     reading = GpuReading(
         name=_text(ask(nvml.nvmlDeviceGetName)),
         uuid=_text(ask(nvml.nvmlDeviceGetUUID)),
@@ -97,17 +98,12 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         temperature_c=_within(temperature_c, 1, 150),
         power_w=_within(ask(nvml.nvmlDeviceGetPowerUsage), 0, 5_000_000, per=1000.0),
         power_limit_w=_within(ask(nvml.nvmlDeviceGetEnforcedPowerLimit), 0, 5_000_000, per=1000.0),
-        throttle_reasons=_held_down(ask(nvml.nvmlDeviceGetCurrentClocksEventReasons)),
+        throttle_reasons=None if reasons is None else tuple(word for bit, word in HELD_DOWN.items() if reasons & bit),
     )
-    if refusals and _says_nothing(reading):
+    # A card in trouble may go on to say its name, and answer every other question with "unknown error".
+    if refusals and {reading.total_mib, reading.utilisation_pct, reading.temperature_c, reading.power_w} == {None}:
         raise refusals[-1]
     return reading
-
-
-def _says_nothing(reading: GpuReading) -> bool:
-    """A card in trouble may go on to say its name, and answer every other question with "unknown error"."""
-    said = (reading.total_mib, reading.utilisation_pct, reading.temperature_c, reading.power_w)
-    return all(number is None for number in said)
 
 
 def _memory(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[float | None, float | None, float]:
@@ -143,10 +139,6 @@ def _name_of(nvml: ModuleType, pid: int) -> str:
         return _text(nvml.nvmlSystemGetProcessName(pid))
     except (nvml.NVMLError, UnicodeDecodeError):
         return ""
-
-
-def _held_down(reasons: int | None) -> tuple[str, ...] | None:
-    return None if reasons is None else tuple(word for bit, word in HELD_DOWN.items() if reasons & bit)
 
 
 def _within(value: float | None, low: float, high: float, *, per: float = 1.0) -> float | None:

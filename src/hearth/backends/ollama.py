@@ -1,12 +1,9 @@
 """The data path to Ollama: bytes in, bytes out.
 
-It must never follow a redirect, decode a body, read the environment's proxies, or set a timeout of its own beyond the connection: the
-caller owns all of that. It knows HTTP but nothing of what the bytes say.
-
-A connection that has carried an answer to its end is kept for a while: opening one costs more than everything else that is done to a
-small request. Leaving is how a generation is cancelled, so a call that is left ends its connection, and no late answer can reach the
-next caller. llama-server closes after each stream while announcing keep-alive; so a kept connection that turns out to be dead before a
-byte of the answer has come is replaced, once, by a new one. Nothing else is ever sent twice.
+A connection that has carried an answer to its end is kept for a while: opening one costs more than all else that is done to a small
+request. Leaving is how a generation is cancelled, so a call that is left ends its connection. llama-server closes after each stream while
+announcing keep-alive; so a kept connection that turns out to be dead before a byte of the answer has come is replaced, once. Nothing else
+is ever sent twice; no redirect is followed, no body decoded, no proxy of the environment asked, and only connecting has a time limit.
 """
 
 from __future__ import annotations
@@ -34,17 +31,11 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
 class OllamaBackend:
-    """`GenerationBackend` over HTTP/1.1.
+    """`GenerationBackend` over HTTP/1.1 at `http://host:port`, with a path prefix where a proxy wants one; ConfigError for no such URL.
 
     Args:
-        base_url: `http://host:port`, with a path prefix where a proxy wants one.
         connect_timeout_s: name resolution and connection together.
-        max_body_bytes: a larger body ends with BackendProtocolError.
-        max_line_bytes: the same for one line of a streamed body.
-        kept_for_s: how long an idle connection is kept.
-
-    Raises:
-        ConfigError: the URL is not an HTTP URL.
+        max_body_bytes, max_line_bytes: a larger body, or line of a streamed one, ends with BackendProtocolError.
     """
 
     def __init__(
@@ -73,8 +64,7 @@ class OllamaBackend:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be a caller's key stay here.
 
         Raises:
-            BackendUnreachable: no connection within `connect_timeout_s`.
-            BackendGone: the connection ended before a head was read.
+            BackendUnreachable: no connection in time; BackendGone: it ended before a head was read.
             BackendProtocolError: a redirect, an encoded body, a head that is too large or no HTTP at all.
             BadRequest: the path or a header is not fit to be sent.
         """

@@ -78,10 +78,10 @@ def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> li
     head, tail = body[:start], body[elements[-1].end() :]
     counted = _COUNTS.search(tail)
     shares = [None] * len(inputs) if counted is None else shares_of(int(counted[2]), [len(each.text) for each in inputs])
-    return [
-        Part(body=head + _alone(element, native=native) + _with_count(tail, share), prompt_tokens=share)
-        for element, share in zip(elements, shares, strict=True)
-    ]
+    firsts = [one[0] if native else one[0][: one.start(1) - one.start()] + b"0}" for one in elements]  # each the first of its array
+    tails = [tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail) for share in shares]
+    parts = zip(firsts, tails, shares, strict=True)
+    return [Part(body=head + first + tail, prompt_tokens=share) for first, tail, share in parts]
 
 
 def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -> list[re.Match[bytes]] | None:
@@ -95,15 +95,6 @@ def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -
         found.append(match)
         at = match.end() + 1
     return found
-
-
-def _alone(element: re.Match[bytes], *, native: bool) -> bytes:
-    """The element as the first of its array."""
-    return element[0] if native else element[0][: element.start(1) - element.start()] + b"0}"
-
-
-def _with_count(tail: bytes, share: int | None) -> bytes:
-    return tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail)
 
 
 def shares_of(total: int, weights: Sequence[int]) -> list[int]:

@@ -124,31 +124,12 @@ def object_in(payload: bytes) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-_VOLATILE = frozenset(
-    [
-        "id",
-        "item_id",
-        "call_id",
-        "created",
-        "created_at",
-        "completed_at",
-        "sequence_number",
-        "usage",
-        "logprobs",
-        "context",
-        "total_duration",
-        "load_duration",
-        "prompt_eval_count",
-        "prompt_eval_duration",
-        "eval_count",
-        "eval_duration",
-    ]
-)
+_NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at"})
+_COUNTS = frozenset({"total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"})
+_VOLATILE = _NAMES | _COUNTS | {"completed_at", "sequence_number", "usage", "logprobs", "context"}
 """Keys whose values may differ between two runs that say the same."""
 _VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
 """Keys whose values are the model's or the caller's own words: nothing inside them is volatile, whatever its key."""
-
-_NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at"})
 
 ROLE = "role"
 """The channel of the one word that OpenAI's first delta says before the model does."""

@@ -109,15 +109,12 @@ def read_request(
     strip_attribution: bool = False,
     model: str | None = None,
 ) -> tuple[Envelope, JsonObject]:
-    """Read, check and where needed rewrite one body; also its fields, for `seeded`.
+    """Read, check and where needed rewrite one body; also its fields, for `seeded`. Raises BadRequest and ModelNotFound in Ollama's words.
 
     Args:
         load_options: gives the pinned options of a model by the name it is called.
         strip_attribution: take Claude Code's changing line out of the system prompt.
         model: asks this one in place of the model that is named.
-
-    Raises:
-        BadRequest, ModelNotFound: with the text that Ollama would answer on this route.
     """
     if route.dialect is Dialect.OLLAMA and not body.strip():
         raise BadRequest("missing request body")

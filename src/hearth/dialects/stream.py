@@ -277,21 +277,7 @@ class Signs:
 
 def _response(response_id: str, model: str, created_at: int) -> JsonObject:
     """A response of which nothing is there yet: what OpenAI's reference requires of one."""
-    return {
-        "created_at": created_at,
-        "error": None,
-        "id": response_id,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "model": model,
-        "object": "response",
-        "output": [],
-        "parallel_tool_calls": True,
-        "status": "in_progress",
-        "temperature": None,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": None,
-        "usage": None,
-    }
+    known: JsonObject = {"created_at": created_at, "id": response_id, "model": model, "object": "response", "status": "in_progress"}
+    known |= {"metadata": {}, "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    known |= dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p", "usage"))
+    return {name: known[name] for name in sorted(known)}

@@ -130,17 +130,11 @@ class NativeWriter(Writer):
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         if done.reason is None:
             return []
-        return [encode(self.line(wall_s) | _ending(done) | _timings(done)) + b"\n"]
+        return [encode(self.line(wall_s) | _ending(done, {})) + b"\n"]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
-        if done.reason is None:
-            return self.line(wall_s, done.said) | {"done": False} | _logprobs(done.said)
-        return self.line(wall_s, done.said) | _ending(done) | _logprobs(done.said) | _timings(done)
-
-
-def _ending(done: Generation) -> JsonObject:
-    ending: JsonObject = {"done": True, "done_reason": done.reason}
-    return ending | {"context": [*done.context]} if done.context else ending
+        line, logprobs = self.line(wall_s, done.said), _logprobs(done.said)
+        return line | ({"done": False} | logprobs if done.reason is None else _ending(done, logprobs))
 
 
 def _logprobs(said: Sequence[Said]) -> JsonObject:
@@ -148,7 +142,8 @@ def _logprobs(said: Sequence[Said]) -> JsonObject:
     return {"logprobs": entries} if entries else {}
 
 
-def _timings(done: Generation) -> JsonObject:
+def _ending(done: Generation, logprobs: JsonObject) -> JsonObject:
+    ending: JsonObject = {"done": True, "done_reason": done.reason, **({"context": [*done.context]} if done.context else {})}
     timings: JsonObject = {
         "total_duration": done.total_ns,
         "load_duration": done.load_ns,
@@ -157,7 +152,7 @@ def _timings(done: Generation) -> JsonObject:
         "eval_count": done.output_tokens,
         "eval_duration": done.output_ns,
     }
-    return {name: count for name, count in timings.items() if count}
+    return ending | logprobs | {name: count for name, count in timings.items() if count}
 
 
 class OpenAiWriter(Writer):
@@ -166,8 +161,7 @@ class OpenAiWriter(Writer):
     def __init__(self, name: str, model: str, *, chat: bool, created_wall_s: float, made_by: str, include_usage: bool) -> None:
         self._chat = chat
         self._include_usage = include_usage
-        self._id: JsonObject = {"id": f"chatcmpl-{name}" if chat else f"cmpl-{name}"}
-        self._created: JsonObject = {"created": int(created_wall_s)}
+        self._id, self._created = f"chatcmpl-{name}" if chat else f"cmpl-{name}", int(created_wall_s)
         self._made_by: JsonObject = {"model": model, "system_fingerprint": made_by}
         self._begun = False
         self._calls = 0
@@ -196,14 +190,11 @@ class OpenAiWriter(Writer):
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         del wall_s
         text: JsonObject = {"text": done.text, "index": 0, "finish_reason": _finish_reason(done)}
-        kind: JsonObject = {"object": "chat.completion" if self._chat else "text_completion"}
-        return (
-            self._id
-            | kind
-            | self._created
-            | self._made_by
-            | {"choices": [self._choice(done) if self._chat else text], "usage": _usage(done)}
-        )
+        head = self._head("chat.completion") | self._made_by
+        return head | {"choices": [self._choice(done) if self._chat else text], "usage": _usage(done)}
+
+    def _head(self, chat_object: str) -> JsonObject:
+        return {"id": self._id, "object": chat_object if self._chat else "text_completion", "created": self._created}
 
     def _choice(self, done: Generation) -> JsonObject:
         thinking, calls = _text(done.said, thinking=True), [_function(call, index) for index, call in enumerate(done.calls)]
@@ -213,8 +204,7 @@ class OpenAiWriter(Writer):
 
     def _chunk(self, delta: JsonObject | None = None, *, reason: str | None = None, said: Text | None = None) -> JsonObject:
         """One chunk; without a delta one without choices. The first delta names the role."""
-        kind: JsonObject = {"object": "chat.completion.chunk" if self._chat else "text_completion"}
-        head = self._id | kind | self._created
+        head = self._head("chat.completion.chunk")
         if delta is None:
             return head | self._made_by | {"choices": []} if self._chat else head | {"choices": []} | self._made_by
         if not self._chat:

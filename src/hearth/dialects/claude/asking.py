@@ -57,10 +57,7 @@ class ClaudeRequest:
 
 
 def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> ClaudeRequest:
-    """What Claude is to be asked for a request to `path`.
-
-    Args:
-        default_max_tokens: the output limit where the caller gives none (or a negative one, or 0).
+    """What Claude is to be asked for a request to `path`; the default limit is for who gives none, a negative one, or 0.
 
     Raises:
         Untranslatable: the request wants something that Claude cannot do; says which field, and what to do.
@@ -88,18 +85,14 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
 
 
 def _parameters(draft: Draft, max_tokens: int) -> JsonObject:
-    system = [*draft.system, text_block(_ONLY_JSON)] if draft.wanted == "json" else draft.system
+    schema = strict_schema(draft.wanted, "schema") if isinstance(draft.wanted, dict) else None
+    optional: JsonObject = {
+        "system": [*draft.system, text_block(_ONLY_JSON)] if draft.wanted == "json" else draft.system,
+        "tools": draft.tools or draft.called,
+        "tool_choice": draft.tool_choice if draft.tools else {"type": "none"} if draft.called else None,
+        "stop_sequences": [*draft.stop],
+        "output_config": None if schema is None else {"format": {"type": "json_schema", "schema": schema}},
+    }
     parameters: JsonObject = {"max_tokens": max_tokens, "messages": draft.messages}
-    if system:
-        parameters["system"] = system
-    if draft.tools:
-        parameters["tools"] = draft.tools
-        if draft.tool_choice is not None:
-            parameters["tool_choice"] = draft.tool_choice
-    elif draft.called:
-        parameters |= {"tools": draft.called, "tool_choice": {"type": "none"}}
-    if draft.stop:
-        parameters["stop_sequences"] = [*draft.stop]
-    if isinstance(draft.wanted, dict):
-        parameters["output_config"] = {"format": {"type": "json_schema", "schema": strict_schema(draft.wanted, "schema")}}
+    parameters |= {name: value for name, value in optional.items() if value}
     return {**parameters, **draft.others}
