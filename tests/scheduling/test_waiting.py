@@ -40,9 +40,6 @@ def test_lines_counts_and_orders_are_those_of_a_sorted_list():
             assert [room.count(lane) for lane in Lane] == [sum(entry.item.lane is lane for entry in inside) for lane in Lane]
             assert set(room.models()) == {entry.item.model for entry in inside}
             for band in BANDS:
-                here = [entry for entry in inside if entry.band is band]
-                firsts = {entry.item.model: entry for entry in reversed(here)}
-                assert {entry.item.model: entry for entry in room.heads(band)} == firsts
                 assert room.up_to(band, "a") == sum(entry.item.model == "a" for entry in inside if entry.band <= band)
                 assert room.ahead_of(band) == sum(entry.band <= band for entry in inside)
             assert room.best_band("a") == min((entry.band for entry in inside if entry.item.model == "a"), default=None)

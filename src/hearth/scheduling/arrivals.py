@@ -1,12 +1,9 @@
 """What the scheduler has learned about when work comes: how long after its last answer a caller is back for the same model.
 
-An agent comes back when its tools have run, a person after minutes, a script that took a lock not at all. A gap runs from the end of a
-caller's item to the caller's next item for that model, and is noted only if nobody else used the model in between: that is the situation
-in which it is asked for. What a caller has still open with us makes a difference, since it may be waiting for that; so its gaps are kept
-apart for both cases. The last gaps are kept as they were, because what matters is their shape (many short and a few long ones), which
-no average shows. Of each caller it is also learned which model it asks for after which, which may be loaded beforehand.
-
-Nothing is known of the future: a gap is learned when it is over. Bounded memory; deterministic.
+A gap runs from the end of a caller's item to the caller's next item for that model, and is noted only if nobody else used the model in
+between: that is the situation in which it is asked for. What a caller has still open with us makes a difference, since it may be waiting
+for that; so its gaps are kept apart for both cases. The last gaps are kept as they were: their shape matters (many short and a few long
+ones), which no average shows. Of each caller it is also learned which model it asks for after which.
 """
 
 from __future__ import annotations
@@ -45,16 +42,10 @@ class Habit:
 
 
 class Arrivals:
-    """Learned gaps. Owned and changed by the scheduler alone; reading never learns.
-
-    Args:
-        learns: facts are reported here. Where the policy reads nothing of this they are not, since that would be a fourth of all the work;
-            learning begins when another policy comes into force.
-        open_callers: the caller of each item that was accepted already.
-    """
+    """Learned gaps, changed by the scheduler alone. `open_callers`: of each item that was accepted already."""
 
     def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
-        self.learns = learns
+        self.learns = learns  # facts are reported here: not where the policy reads nothing of it, as that is a fourth of all the work
         self._habits: dict[Key, Habit] = {}
         self._recent: dict[str, list[Key]] = {}
         self._answered: dict[str, tuple[str, float]] = {}

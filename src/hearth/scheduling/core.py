@@ -7,11 +7,10 @@
 2. give up what has waited too long, raise what has waited long;
 3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
 4. go home when there is nothing else to do (`home`);
-5. re-arm the one timer.
+5. re-arm the one timer. Each decision does, so a lost or early one cannot leave an item behind.
 
-Time. `now` is the caller's instant on the monotonic clock and must not go back. A timer may run a hair before its deadline, so a shell
-reports `TimerFired` with `now = max(clock, due)`; the timer is one value, re-armed by each decision, so a lost or early one cannot
-leave an item behind.
+`now` is the caller's instant on the monotonic clock and must not go back; a timer may run a hair early, so a shell reports `TimerFired`
+with `now = max(clock, due)`.
 """
 
 from __future__ import annotations

@@ -27,13 +27,9 @@ MAX_DECISIONS = 108
 
 
 def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Mapping[Sequence, float]:
-    """Seconds from `now` until each waiting item is started.
+    """Seconds from `now` until each of the first waiting items is started, and a newcomer that the state has not seen yet.
 
-    Args:
-        newcomer: an item that the state has not seen yet, as the last to arrive.
-
-    Returns:
-        By sequence, for the first (up to `HORIZON_ITEMS`) and the newcomer; empty while nothing answers or starts.
+    By sequence; empty while nothing answers or starts.
     """
     if state.down_since is not None or state.draining:
         return {}
@@ -50,8 +46,8 @@ def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Map
 def remaining_s(entry: Entry, now: float) -> float:
     """Seconds that a running item can be expected to take yet.
 
-    One that has outlived its estimate is likely to be long: it is expected to take as much again as it is late, and half the estimate at
-    least (half of all answers of exponential length that get so old take 0.7 times the mean longer).
+    One that has outlived its estimate takes as much again as it is late, and at least half the estimate (the median of what is left of
+    answers of exponential length is 0.7 times the mean).
     """
     left_s = entry.expected_end_at - now
     return left_s if left_s > 0 else max(-left_s, (entry.expected_end_at - entry.dispatched_at) / 2)
@@ -150,10 +146,7 @@ class _Shadow:
 def is_rough(state: State, newcomer: str | None = None) -> bool:
     """Do estimated waits rest on guesses: on a model that was hardly ever run, or on a load that was never measured?
 
-    Such estimates are about twice as far off as others (measured by `hearth simulate --scoreboard`'s mixes).
-
-    Args:
-        newcomer: the model of an item that the state has not seen yet.
+    Such estimates are about twice as far off as others. `newcomer` is the model of an item that the state has not seen yet.
     """
     residents, estimates = state.residency.residents, state.estimates
     waited_for = state.waiting.models()

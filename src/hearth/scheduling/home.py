@@ -1,14 +1,8 @@
 """What is loaded while nothing waits: back to the home model, or what the last caller is likely to ask for next.
 
-A restore is a decision like any other, taken when nothing has run long enough: never a task beside the scheduler, so an arrival at any
-instant simply changes the next decision. A failed restore is tried again ever later, then left alone until something else was loaded or the
-settings changed. How long is enough is learned for each set of models that an idle time began with: of the last such times, how long they
-were, what was asked for next, and how urgent that was. The delay is the one with which those requests would have waited least, weighted by
-their band, and never more than `restore_home_delay_s`. Where too little is known, it is that setting.
-
-An agent that plans with one model and works with another comes back after some seconds, and so far has always come back the same way. Its
-next model is loaded with nothing else to do, once in an idle time, for a step that was seen several times and nearly always, and only where
-it will be used before the home model is due: the two never fight, and a caller who stays away changes nothing about going home.
+A restore is a decision like any other, taken when nothing has run long enough: an arrival at any instant simply changes the next decision.
+How long is enough is learned for each set of models that an idle time began with (`delay_s`). An agent that so far has always gone on with
+the same other model finds it loaded, once in an idle time, where that comes before the home model is due.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
 from hearth.types import Band, QueueItem
 
-MAX_RESTORES = 5
+MAX_RESTORES = 5  # then it is left alone until something else was loaded or the settings changed
 MIN_ENDS = 8  # idle times that must be known before they are gone by
 LATE = 1.5
 LATE_S = 1.0  # a caller may be this much later than it was before
@@ -63,8 +57,8 @@ def _may_load(state: State, model: str) -> bool:
 def delay_s(state: State, home: str) -> float:
     """How long nothing runs before the home model is loaded, given what was in memory when that began.
 
-    The delay up to the setting at which those who ended idle times would have waited least; the shortest of several. Who came during the
-    delay waited for a swap from what was in memory; who came later, for the rest of the load of the home model and for a swap from there.
+    The shortest delay up to the setting at which those who ended such idle times would have waited least, weighted by their bands. Who came
+    during the delay waited for a swap from what was in memory; who came later, for the rest of the load and for a swap from there.
     """
     setting_s, there = state.settings.gpu.restore_home_delay_s, state.idle_with
     ends = () if there is None or home in there else state.estimates.idle_ends(there)

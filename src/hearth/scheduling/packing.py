@@ -1,13 +1,12 @@
 """Which of a model's waiting items go into its free slots together: admission in rounds, as in roseinfer's prefill admission packing.
 
 A model that serves several requests at once reads the prompts of those that come together, so one long prompt keeps everybody's first
-byte waiting. Where `packing.prefill_max_tokens` is set, a model with several slots takes its work in rounds of so many prompt tokens, and
-the next round begins when the prompts of the last are read: the first byte has come, or as much time has passed as reading them takes.
+byte waiting. A round is so many prompt tokens (`packing.prefill_max_tokens`) of one band; the next begins when the prompts of those of its
+own or a more urgent band are read: the first byte has come, or as much time has passed as reading takes.
 
 `fifo` takes a round from the head of the line. `pack` looks at the first `lookahead` items and takes the smallest prompts first, as many as
-fit, while more than one slot is free; a prompt larger than a whole round goes when nothing smaller waits, and every `force_fifo_every`-th
-round goes in order, so that it is not passed for ever. Chosen items start in the order of the line. Never across bands: a round belongs to
-one band, and waits only for rounds of its own band or a more urgent one.
+fit, while more than one slot is free; every `force_fifo_every`-th round goes in order, so that a large prompt is not passed for ever.
+Chosen items start in the order of the line.
 """
 
 from __future__ import annotations

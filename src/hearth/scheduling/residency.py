@@ -190,11 +190,7 @@ class Residency:
         return min([inf if need is None else need, *[gb * MIB_PER_GB for gb in budgets_gb]])
 
     def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
-        """The smallest set of residents that must go so that `model` can come.
-
-        Returns:
-            Names, possibly none; None when only evicting something in `keep` would help.
-        """
+        """The smallest set of residents that must go so that `model` can come; None when only evicting something in `keep` would help."""
         room, need = self.room_mib, self.need_mib(model, task_type)
         if room == inf and self._alone.isdisjoint((model, *self.residents)):
             return ()
@@ -287,7 +283,7 @@ class Residency:
     def keep_alone(self, model: str) -> None:
         """From now on load this model beside no other, if others are in memory now, which it may have been taken for.
 
-        Ollama runs models that were made from the same weights as one, under the name of the first (`schedulerModelKey` in its `sched.go`).
+        Ollama runs models of the same weights as one, under the name of the first (`schedulerModelKey` in its `sched.go`).
         """
         if self.residents:
             self._alone.add(model)

@@ -1,10 +1,8 @@
 """Taking one reported fact into the state: the first step of every decision.
 
 Each fact changes the state and may say something at once (giving an item up, stopping an attempt). Nothing is started here: who runs next
-is decided afterwards, from the whole state. Facts about items or attempts that are over are ignored.
-
-An order of the owner never goes before work: a load waits until nothing runs or waits, unless there is room beside what is in memory, and
-an unload is void as soon as somebody asks for the model.
+is decided afterwards, from the whole state. An order of the owner never goes before work: a load waits until nothing runs or waits, unless
+there is room beside what is in memory, and an unload is void as soon as somebody asks for the model.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ BANDS = tuple(Band)  # most urgent first; a tuple, since going through an enumer
 
 
 class Place(Enum):
-    """Where an accepted item is; it is in exactly one place until it leaves."""
+    """Where an accepted item is, until it leaves."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -201,7 +201,7 @@ PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interl
 """The swaps that no schedule avoids at 7.4 s and 2.0 s, and the serving; counted by hand. `single_model` never waits."""
 SHORT_SEEDS = range(201, 207)
 ESTIMATE_SEEDS = range(301, 304)
-KINDS = (workloads.TWO, workloads.EQUAL, workloads.THREE, workloads.FOUR)
+KINDS = tuple(workloads.MIXES.values())
 
 
 def exhaustive_waits_s(workload: Workload) -> list[float]:
@@ -292,7 +292,7 @@ def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 
 
 def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
-    for name, load in (("light", 0.3), ("medium", workloads.MEDIUM), ("heavy", workloads.HEAVY)):
+    for name, load in workloads.LOADS.items():
         errors_pct: list[float] = []
         for workload in (poisson(kinds, load, seed=seed) for kinds in KINDS for seed in ESTIMATE_SEEDS):
             settings = workload.settings(base, PolicyName.ADAPTIVE)

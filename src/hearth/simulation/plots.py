@@ -35,7 +35,7 @@ Span = tuple[float, float]  # (start, length) in seconds
 
 
 class Scale(NamedTuple):
-    """The unit of the time axis, chosen so that numbers stay small."""
+    """Of the time axis."""
 
     unit: str
     seconds: float

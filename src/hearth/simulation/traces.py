@@ -230,11 +230,15 @@ def trace_text(workload: Workload) -> str:
     for (origin, target), seconds in workload.swap_costs.items():
         swap_s.setdefault(origin, {})[target] = seconds
     header = {
-        "models": {name: _given({"vram_gb": model.vram_gb, "parallel": model.parallel}) for name, model in workload.models.items()},
+        "models": {name: _given(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in workload.models.items()},
         "swap_s": swap_s,
-        **_changed({"unload_s": dict(workload.unload_s), "gpu": _given({"vram_gb": workload.vram_gb})}),
-        **_changed({"resident": list(workload.resident), "home": workload.home}),
-        **_changed({"hours": [{"t": at, "active": active} for at, active in workload.modes]}),
+        **_given(
+            unload_s=dict(workload.unload_s) or None,
+            gpu=_given(vram_gb=workload.vram_gb) or None,
+            resident=workload.resident or None,
+            home=workload.home or None,
+            hours=[{"t": at, "active": active} for at, active in workload.modes] or None,
+        ),
     }
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
 
@@ -249,21 +253,23 @@ def _request_line(job: Job) -> dict[str, object]:
         "caller": job.caller,
         "service_s": job.service_s,
         "first_byte_s": job.first_byte_s,
-        **_changed({"prompt_tokens": job.prompt_tokens, "stream": job.streaming, "also_after": list(job.also_after)}),
-        **_given({"after": job.after, "think_s": job.think_s or None, "max_tokens": job.max_tokens}),
-        **_given({"cancel_after_s": job.cancel_after_s, "max_wait_s": job.max_wait_s}),
+        **_given(
+            prompt_tokens=job.prompt_tokens or None,
+            stream=job.streaming or None,
+            also_after=job.also_after or None,
+            after=job.after,
+            think_s=job.think_s or None,
+            max_tokens=job.max_tokens,
+            cancel_after_s=job.cancel_after_s,
+            max_wait_s=job.max_wait_s,
+        ),
         # without the load time, from which nothing is learned
-        "reports": _given({name: value for name, value in asdict(job.usage).items() if name != "load_s"}),
+        "reports": _given(**{name: value for name, value in asdict(job.usage).items() if name != "load_s"}),
     }
 
 
-def _given(fields: Mapping[str, object]) -> dict[str, object]:
+def _given(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _changed(fields: Mapping[str, object]) -> dict[str, object]:
-    """The fields that say anything."""
-    return {name: value for name, value in fields.items() if value}
 
 
 MINUTE_S = 60.0
@@ -302,13 +308,9 @@ class _LoggedSwap(pydantic.BaseModel):
 
 
 def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> tuple[Workload, int]:
-    """The workload that a log tells of, on the GPU and in the active hours of `config`.
+    """The workload that a log tells of, on the GPU and in the active hours of `config`; rows as the gateway lists them, in any order.
 
-    Args:
-        items, swaps: rows as the gateway lists them, in any order.
-
-    Returns:
-        The workload, and how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable.
+    And how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable.
     """
     rows, unreadable = _read(LoggedItem, items)
     ran = (row for row in rows if row.backend_s is not None or row.outcome in UNANSWERED)

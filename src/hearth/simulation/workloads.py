@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log, pi, sin
 from random import Random
-from types import MappingProxyType
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.types import Lane, Priority, Usage, canonical_model
@@ -61,8 +60,7 @@ class Workload:
     def swap_s(self, replaced: tuple[str, ...], target: str) -> float:
         """The dearest way from what was replaced to the target; an unknown pair costs what an empty GPU does, else the dearest known way.
 
-        Raises:
-            KeyError: nothing at all is known about the target.
+        Raises KeyError: nothing at all is known about the target.
         """
         known = [seconds for (_, name), seconds in self.swap_costs.items() if name == target]
         if not known:
@@ -173,6 +171,7 @@ def interleave() -> Workload:
 # Random mixes of models: independent callers, days with a rhythm, bursts, agents that take turns with a model.
 
 MEDIUM, HEAVY, OVERLOAD = 0.6, 0.9, 2.0
+LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,60 +370,42 @@ def house_day(*, seed: int = 7) -> Workload:
 
 
 Builders = Mapping[str, Callable[[], Workload]]
+"""By name; each makes the same workload every time."""
 
-WORKLOADS: Builders = MappingProxyType(
-    {
-        "single_model": single_model,
-        "balanced": balanced,
-        "bursty": bursty,
-        "dominant": dominant,
-        "interleave": interleave,
-        "two_medium": partial(poisson, TWO, MEDIUM),
-        "two_heavy": partial(poisson, TWO, HEAVY),
-        "equal_medium": partial(poisson, EQUAL, MEDIUM),
-        "equal_heavy": partial(poisson, EQUAL, HEAVY),
-        "three_medium": partial(poisson, THREE, MEDIUM),
-        "three_heavy": partial(poisson, THREE, HEAVY),
-        "four_medium": partial(poisson, FOUR, MEDIUM),
-        "four_heavy": partial(poisson, FOUR, HEAVY),
-        "equal_bursts": partial(in_bursts, EQUAL, HEAVY),
-        "three_bursts": partial(in_bursts, THREE, MEDIUM),
-        "two_diurnal": partial(diurnal, TWO, HEAVY),
-        "three_diurnal": partial(diurnal, THREE, MEDIUM),
-        "two_overload": partial(poisson, EQUAL, OVERLOAD),
-        "four_overload": partial(poisson, FOUR, OVERLOAD),
-        "agents": agents,
-        "relay": relay,
-        "house_day": house_day,
-        "prompts": prompts,
-    }
-)
-"""Builders by name; each makes the same workload every time."""
-
-NEAR_CAPACITY: Builders = MappingProxyType(
-    {
-        "long_two_90": partial(heavy_tailed, poisson, TWO, 0.9, seed=11),
-        "long_two_95": partial(heavy_tailed, poisson, TWO, 0.95, seed=12),
-        "long_equal_90": partial(heavy_tailed, poisson, EQUAL, 0.9, seed=13),
-        "long_equal_95": partial(heavy_tailed, poisson, EQUAL, 0.95, seed=14),
-        "long_three_90": partial(heavy_tailed, poisson, THREE, 0.9, seed=15),
-        "long_three_95": partial(heavy_tailed, poisson, THREE, 0.95, seed=16),
-        "long_four_90": partial(heavy_tailed, poisson, FOUR, 0.9, seed=17),
-        "long_four_95": partial(heavy_tailed, poisson, FOUR, 0.95, seed=18),
-        "long_bursts_90": partial(heavy_tailed, in_bursts, THREE, 0.9, seed=19, size=15),
-        "long_day_90": partial(heavy_tailed, diurnal, FOUR, 0.9, seed=20, period_s=7200.0),
-    }
-)
+MIXES = {"two": TWO, "equal": EQUAL, "three": THREE, "four": FOUR}
+WORKLOADS: Builders = {
+    "single_model": single_model,
+    "balanced": balanced,
+    "bursty": bursty,
+    "dominant": dominant,
+    "interleave": interleave,
+    **{f"{name}_{load}": partial(poisson, kinds, LOADS[load]) for name, kinds in MIXES.items() for load in ("medium", "heavy")},
+    "equal_bursts": partial(in_bursts, EQUAL, HEAVY),
+    "three_bursts": partial(in_bursts, THREE, MEDIUM),
+    "two_diurnal": partial(diurnal, TWO, HEAVY),
+    "three_diurnal": partial(diurnal, THREE, MEDIUM),
+    "two_overload": partial(poisson, EQUAL, OVERLOAD),
+    "four_overload": partial(poisson, FOUR, OVERLOAD),
+    "agents": agents,
+    "relay": relay,
+    "house_day": house_day,
+    "prompts": prompts,
+}
+NEAR_CAPACITY: Builders = {
+    **{
+        f"long_{name}_{load}": partial(heavy_tailed, poisson, kinds, load / 100, seed=11 + 2 * index + (load == 95))
+        for index, (name, kinds) in enumerate(MIXES.items())
+        for load in (90, 95)
+    },
+    "long_bursts_90": partial(heavy_tailed, in_bursts, THREE, 0.9, seed=19, size=15),
+    "long_day_90": partial(heavy_tailed, diurnal, FOUR, 0.9, seed=20, period_s=7200.0),
+}
 """The long runs at 0.9 and more, by which policies are compared with exhaustive service."""
-
-LONG: Builders = MappingProxyType(
-    {
-        **NEAR_CAPACITY,
-        "long_three_60": partial(heavy_tailed, poisson, THREE, 0.6, seed=21),
-        "long_four_75": partial(heavy_tailed, poisson, FOUR, 0.75, seed=22),
-        "two_agents": two_agents,
-        "rare_in_overload": rare_in_overload,
-        "two_of_three": two_of_three,
-    }
-)
-"""All long workloads by name."""
+LONG: Builders = {
+    **NEAR_CAPACITY,
+    "long_three_60": partial(heavy_tailed, poisson, THREE, 0.6, seed=21),
+    "long_four_75": partial(heavy_tailed, poisson, FOUR, 0.75, seed=22),
+    "two_agents": two_agents,
+    "rare_in_overload": rare_in_overload,
+    "two_of_three": two_of_three,
+}

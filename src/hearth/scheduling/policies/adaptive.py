@@ -1,7 +1,6 @@
 """The policy `adaptive`: serve a model to the end, then the one that answers the most callers per second.
 
-docs/scheduling.md has the theory, the bounds and the numbers. The choice is one decision tree; the rules have the same numbers in the code
-and in the documentation. The first that applies decides.
+docs/scheduling.md has the theory, the bounds and the numbers, with the same numbers for the rules. The first that applies decides.
 
 1. The longest waiting item that needs a swap is late (`is_late`):
    a. nothing in memory has work, and it has waited twice its patience, or once if the model in memory has earned its place;
@@ -11,17 +10,12 @@ and in the documentation. The first that applies decides.
    It is left before that, for the option of rule 3, only where it has earned its place `LEAVING_FACTOR` times and the callers of the
    other model are spared much more waiting than everybody else is caused.
 3. The model that serves the most waiting items per second of swap and work, once the hold for a caller who is about to be back is over
-   (`held_until`).
+   (`held_until`): of the gaps that were seen of each of the last callers, the hold that wins most, chance of the comeback times its
+   worth, less the waiting. Only a likely comeback is waited for.
 
 Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload everybody is old, and swapping
-for age would make everybody older. Bounds: rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
+for age would make everybody older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
 `1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a leaves nothing that has work.
-
-The hold. An agent's next turn comes when its tools have run, a round of a script when both of its answers are there. To swap away in
-between costs a round trip; to hold costs everybody who waits the time of the hold. From the gaps that were seen of each of the last
-callers, the hold is chosen that wins most: chance of the comeback times its worth, less the waiting. It is a bet on a distribution, not a
-rule like ski rental ("hold for as long as the swap costs"), which pays twice the best even where the past says that nobody will come. Only
-a likely comeback is waited for: with random arrivals a hold wins little or nothing, whatever its length; what wins is structure.
 """
 
 from __future__ import annotations

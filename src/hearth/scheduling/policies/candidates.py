@@ -25,21 +25,13 @@ class Cost(NamedTuple):
 
 
 class Candidate:
-    """The head of a line at one instant.
-
-    Attributes:
-        resident: its model is in memory, or on its way in, and stays.
-        model: what it runs on; the home model where it would run on any.
-    """
+    """The head of a line at one instant."""
 
     def __init__(self, entry: Entry, state: State, band: Band, now: float, *, resident: bool, keep: Collection[str]) -> None:
         self.entry = entry
-        self.resident = resident
-        self.model = entry.item.model or state.home or ""
-        self._state = state
-        self._band = band
-        self._now = now
-        self._keep = keep
+        self.resident = resident  # its model is in memory, or on its way in, and stays
+        self.model = entry.item.model or state.home or ""  # what it runs on
+        self._state, self._band, self._now, self._keep = state, band, now, keep
 
     @cached_property
     def cost(self) -> Cost:
@@ -96,12 +88,9 @@ Candidates = Sequence[Candidate]
 
 
 def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
-    """Has a model been in memory for `residency_factor` times what its coming cost and what its going costs, whichever is more?
+    """Has a model been in memory for `residency_factor`, and at least `least`, times what its coming cost or its going costs?
 
-    That is what bounds the time spent on swaps that are forced on a model with work: to `1 / (1 + residency_factor)` at any load.
-
-    Args:
-        least: the factor, where it is more than the owner's.
+    That bounds the time spent on swaps that are forced on a model with work: to `1 / (1 + residency_factor)` at any load.
     """
     swap_s = max(state.estimates.swap_s("", resident), state.estimates.swap_s(resident, target))
     factor = max(least, state.settings.scheduling.residency_factor)

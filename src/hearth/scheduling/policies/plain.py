@@ -3,14 +3,12 @@
 `cost_aware` is the coalescing policy of llmux's switching efficiency report: five checks, in its order, with its four parameters. For work
 that needs a swap: 1. what has waited `max_wait_s` swaps; 2. an empty GPU, or room beside what is there, swaps; 3. a model serves for at
 least what the swap costs, and for `min_active_s`; 4. a queue of `amortization_factor` times the swap's seconds swaps; 5. a smaller one
-swaps after `coalesce_window_s`. Two things are ours. A deferral is checked again when it ends, where the report swaps unconditionally. And
-a model that still has work is left only after `residency_factor` times the cost of the swap, whichever check asks for it: without that,
-check 1 turns overload into nothing but swapping, and check 4 spends half of it so.
+swaps after `coalesce_window_s`. A deferral is checked again when it ends, and a model that still has work is left only after
+`residency_factor` times the cost of the swap: else overload would be nothing but swapping.
 
 `time_slice` is the report's last recommendation. Each model serves for a slice in proportion to its waiting work, never below
-`min_slice_factor` times what the swap costs, and swaps come only between slices. The slices of a round add up to the least slices of all
-models that have work; so a model with most of the work gets most of the round, and equals get the least slice each. A model that runs dry
-gives the rest of its slice away. What waits longest is next.
+`min_slice_factor` times what the swap costs, and swaps come only between slices, for what waits longest. The slices of a round add up to
+the least slices of all models that have work. A model that runs dry gives the rest of its slice away.
 """
 
 from __future__ import annotations
