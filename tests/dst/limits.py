@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hearth.config.settings import CallerLimits, RateLimitSettings
 from hearth.errors import HearthError
@@ -48,32 +48,22 @@ class AllStamps:
 @coroutine
 def admitted(asking: Coroutine[Any, Any, T], judge: Callable[[HearthError | None], None]) -> Generator[Any, Any, T]:
     """What comes of it; `judge` hears of the refusal, if any, in the instant in which it is let in: before it waits for anything."""
-    return (yield from _Heard(asking, judge))
-
-
-class _Heard(Generator[Any, Any, T]):
-    """A coroutine, with somebody who hears of its first step."""
-
-    def __init__(self, asking: Coroutine[Any, Any, T], judge: Callable[[HearthError | None], None]) -> None:
-        self._asking = asking
-        self._judge: Callable[[HearthError | None], None] | None = judge
-
-    def send(self, value: Any) -> Any:
-        try:
-            waits_for = self._asking.send(value)
-        except StopIteration:
-            self._say(None)
-            raise
-        except HearthError as refusal:
-            self._say(refusal)
-            raise
-        self._say(None)
-        return waits_for
-
-    def throw(self, *error: Any) -> Any:
-        return self._asking.throw(*error)
-
-    def _say(self, refusal: HearthError | None) -> None:
-        judge, self._judge = self._judge, None
-        if judge is not None:
-            judge(refusal)
+    try:
+        waits_for = asking.send(None)
+    except StopIteration as done:
+        judge(None)
+        return cast("T", done.value)
+    except HearthError as refusal:
+        judge(refusal)
+        raise
+    judge(None)
+    try:
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as thrown:  # noqa: BLE001 - a cancel, too, is for whoever asks
+                waits_for = asking.throw(thrown)
+            else:
+                waits_for = asking.send(value)
+    except StopIteration as done:
+        return cast("T", done.value)

@@ -3,10 +3,10 @@
     an item that has waited too long expires at its instant [policy=fifo | a]
       ext a -> start 1 on a; ext a max_wait_s=7; at 6.9; at 7 -> expire 2
 
-In brackets stand settings that differ from those of a small gateway (`house_settings`), then what is in memory. `a:10*2` is a model of
-10 GiB with two slots, `letter=2.5` the budget of a task, every other `name=value` a setting by the last part of its name. A step is what
-happens, and after the arrow everything that is decided, in order, with the instant where that is not the step's own (`10: unload a`). No
-arrow: nothing is. Every decision is judged by `DecisionChecker` as well.
+In brackets stand settings that differ from those of a small gateway (`house_settings`), then what is in memory; a table may begin with
+brackets that hold for all its examples, to which theirs are added. `a:10*2` is a model of 10 GiB with two slots, `letter=2.5` the budget of
+a task, every other `name=value` a setting by the last part of its name. A step is what happens, and after the arrow everything that is
+decided, in order, with the instant where that is not the step's own (`10: unload a`). No arrow: nothing is. `DecisionChecker` judges, too.
 """
 
 from __future__ import annotations
@@ -39,12 +39,20 @@ class Example:
 def examples(text: str) -> Iterator[Example]:
     """Those of a table; a line that begins with `#` is a remark."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    defaults, common = _brackets(lines.pop(0)) if lines[0].startswith("[") else ("", "")
     for block in re.split(r"\n(?=\S)", "\n".join(lines)):
-        match = re.fullmatch(r"([^\[\n]+?)\s*(?:\[([^|\]]*)\|?([^\]]*)\])?\n(.*)", block, flags=re.DOTALL)
+        match = re.fullmatch(r"([^\[\n]+?)\s*(\[[^\]]*\])?\n(.*)", block, flags=re.DOTALL)
         assert match is not None, block
-        name, settings, resident, told = match.groups(default="")
+        name, brackets, told = match.groups(default="")
+        settings, resident = _brackets(brackets)
         steps = (" ".join(step.split()) for step in told.split(";"))
-        yield Example(name, settings, tuple(resident.split()), tuple(step for step in steps if step))
+        in_memory = resident if "|" in brackets else common
+        yield Example(name, f"{defaults} {settings}", tuple(in_memory.split()), tuple(step for step in steps if step))
+
+
+def _brackets(text: str) -> tuple[str, str]:
+    settings, _, resident = text.strip("[]").partition("|")
+    return settings.strip(), resident.strip()
 
 
 def _value(text: str) -> object:

@@ -1,10 +1,9 @@
 """What a scheduler could do that knew every arrival beforehand: the yardstick for policies, which know only what they have learned.
 
-Dynamic programming over how many items of each model have been served. An item waits until it starts; the sum of all waits is what
-is minimised, with one model in memory, one item at a time, first come first served within a model, and swaps that may begin before the
-item that needs them arrives. Of two ways to the same counts and the same model in memory, one that is neither earlier nor has
-waited less is dropped. Where that leaves too many (more than two models, or long workloads) only the `width` most promising ways of each
-length are followed: then the result is a schedule that is hard to beat, not a proven bound.
+Dynamic programming over how many items of each model have been served: the least sum of all waits with one model in memory, one item at a
+time, each model's in order of arrival, and swaps that may begin early. Of two ways to the same counts and the same model in memory, one
+that is neither earlier nor has waited less is dropped. Of each length only the `width` most promising ways are followed: with more than
+two models, or in long workloads, the result is a schedule that is hard to beat, not a proven bound.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ Position = tuple[tuple[int, ...], int]  # (items served by model, model in memor
 
 
 def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
-    """The mean time from arrival to start in the best schedule that this finds for a workload whose arrivals are all known.
-
-    Raises:
-        ValueError: an item waits for the end of another, names no model, or a model has more than one slot.
-    """
+    """The mean time from arrival to start in the best schedule that this finds for a workload whose arrivals are all known."""
     return _Search(workload, width).run()
 
 
@@ -50,9 +45,8 @@ class _Search:
     """One search; made for one workload and thrown away."""
 
     def __init__(self, workload: Workload, width: int) -> None:
-        _require_simple(workload)
         self._names = list(workload.models)
-        self._lines = [_line_of(workload, name) for name in self._names]
+        self._lines = [_Line(sorted((job.at, job.service_s) for job in workload.jobs if job.model == name)) for name in self._names]
         self._swap_s = [[workload.swap_s((origin,), target) for target in self._names] for origin in self._names]
         self._empty_s = [workload.swap_s((), target) for target in self._names]
         self._resident = self._names.index(workload.resident[0]) if workload.resident else -1
@@ -105,14 +99,3 @@ def _undominated(ways: list[Way]) -> list[Way]:
         if not kept or way[1] < kept[-1][1]:
             kept.append(way)
     return kept
-
-
-def _require_simple(workload: Workload) -> None:
-    if any(job.after is not None or job.model is None for job in workload.jobs):
-        raise ValueError("only items with a model and a known arrival can be foreseen")
-    if any(model.parallel not in {None, 1} for model in workload.models.values()):
-        raise ValueError("only models with one slot can be foreseen")
-
-
-def _line_of(workload: Workload, name: str) -> _Line:
-    return _Line(sorted((job.at, job.service_s) for job in workload.jobs if job.model == name))

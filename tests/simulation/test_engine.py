@@ -89,11 +89,7 @@ def test_swaps_stops_and_failures_are_told_apart():
 
 
 def test_the_scheduler_learns_the_swap_that_the_trace_tells():
-    house = workload(job(0, "a"), job(1, "b", at=0.5))
-    settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
-    scheduler = Scheduler(settings)
-    simulate(house, settings, scheduler)
-    assert scheduler.state.estimates.swap_s("a", "b") == pytest.approx(7.4)
+    assert Listening(workload(job(0, "a"), job(1, "b", at=0.5))).state.estimates.swap_s("a", "b") == pytest.approx(7.4)
 
 
 def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_it():
@@ -112,39 +108,33 @@ def test_the_worked_example_of_the_page_on_scheduling_is_what_happens(policy, st
 class Listening(Scheduler):
     """Keeps what it is told."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, house: Workload) -> None:
+        settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
         super().__init__(settings)
         self.told: list[tuple[float, Input]] = []
+        self.outcome = simulate(house, settings, self, keep_decisions=False)
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         self.told.append((now, fact))
         return super().handle(fact, now)
 
 
-def recorded(house: Workload) -> list[tuple[float, Input]]:
-    settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
-    listening = Listening(settings)
-    simulate(house, settings, listening)
-    return listening.told
-
-
 def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused_and_time_never_goes_back():
-    told = recorded(workload(job(0, "a"), job(1, "a")))
+    told = Listening(workload(job(0, "a"), job(1, "a"))).told
     assert [type(fact) for at, fact in told if at == 0.0][1:] == [Arrived, Arrived, Started]
     assert [type(fact) for at, fact in told if at == 1.0] == [FirstByte, Finished, Started]
     for seed in range(20):
-        instants = [at for at, _ in recorded(random_workload(Random(seed), Mix()))]
+        instants = [at for at, _ in Listening(random_workload(Random(seed), Mix())).told]
         assert instants == sorted(instants)
 
 
 def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept():
-    house = random_workload(Random(7), Mix())
-    first, second = run(house), run(random_workload(Random(7), Mix()))
+    first, second = run(random_workload(Random(7), Mix())), run(random_workload(Random(7), Mix()))
     assert first.decisions == second.decisions
     assert [record.ended for record in first.records] == [record.ended for record in second.records]
     assert not [action for _, action in first.decisions if isinstance(action, WakeAt)]
-    outcome = simulate(house, house.settings(SchedulerSettings(), PolicyName.AFFINITY), keep_decisions=False)
-    assert (outcome.decisions, len(outcome.records)) == ([], len(house.jobs))
+    outcome = Listening(random_workload(Random(7), Mix())).outcome
+    assert (outcome.decisions, len(outcome.records)) == ([], len(first.records))
 
 
 def test_whoever_wants_to_know_is_told_how_far_a_long_run_is():

@@ -15,6 +15,7 @@ with `now = max(clock, due)`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,9 @@ from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
-from hearth.scheduling.state import State
+from hearth.scheduling.state import Deadlines, State
 from hearth.scheduling.transitions import take_in
-from hearth.scheduling.waiting import Place
+from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Band, Lane
 
 if TYPE_CHECKING:
@@ -78,39 +79,38 @@ class Scheduler:
             state.idle_since = None
         return placement.run()
 
+    def _due(self, heap: Deadlines, applies: Callable[[Entry, float], bool], now: float) -> Iterator[Entry]:
+        """The entries whose instant has come and still applies, in order; asks to be woken at the next."""
+        while heap:
+            at, sequence = heap[0]
+            entry = self.state.entries.get(sequence)
+            still = entry is not None and applies(entry, at)
+            if still and at > now:
+                self.state.wake_at(at)
+                return
+            heappop(heap)
+            if still and entry is not None:
+                yield entry
+
     def _raised(self, now: float) -> list[Action]:
         """Internal items that have waited long enough for the next band, in the order in which their time came."""
         state, actions = self.state, list[Action]()
-        while state.rising:
-            at, sequence = state.rising[0]
-            entry = state.entries.get(sequence)
-            if entry is not None and entry.place is Place.WAITING and state.rises_at(entry) == at:
-                if at > now:
-                    state.wake_at(at)
-                    break
-                state.waiting.remove(entry)
-                entry.band = Band(entry.band - 1)
-                state.waiting.add(entry)
-                state.expect_rise(entry)
-                state.promotions += 1
-                actions.append(Promote(sequence=sequence, band=entry.band))
-            heappop(state.rising)
+        for entry in self._due(state.rising, lambda entry, at: entry.place is Place.WAITING and state.rises_at(entry) == at, now):
+            state.waiting.remove(entry)
+            entry.band = Band(entry.band - 1)
+            state.waiting.add(entry)
+            state.expect_rise(entry)
+            state.promotions += 1
+            actions.append(Promote(sequence=entry.item.sequence, band=entry.band))
         return actions
 
     def _expired(self, now: float) -> list[Action]:
         """Items that have waited for their first start as long as they may; what was started once is not given up for its age."""
         state, actions = self.state, list[Action]()
-        while state.expiries:
-            at, sequence = state.expiries[0]
-            entry = state.entries.get(sequence)
-            if entry is not None and not entry.attempts:
-                if at > now:
-                    state.wake_at(at)
-                    break
-                state.waiting.remove(entry)
-                state.leave(entry)
-                actions.append(Expire(sequence=sequence))
-            heappop(state.expiries)
+        for entry in self._due(state.expiries, lambda entry, _: not entry.attempts, now):
+            state.waiting.remove(entry)
+            state.leave(entry)
+            actions.append(Expire(sequence=entry.item.sequence))
         return actions
 
     def _stranded(self, down_since: float, now: float) -> list[Action]:
