@@ -9,9 +9,9 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,14 @@ from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from hearth.emulator.models import EmulatedModel, default_profiles
 from tests.api.house import Caller
-from tests.api.test_app import STREAMS
-from tests.security.house import request, tell
-from tests.security.sinks import Sinks
+from tests.api.test_app import STREAMS, words
+from tests.security.house import Seen, request, tell
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
 from tests.support.patience import WITHIN_S
 
 SPEED = 500.0
-MODEL, SLOW = "llama3.1:8b", "slow:latest"
+MODEL, SLOW, EMBEDDER = "llama3.1:8b", "slow:latest", "nomic-embed-text"
 OWNER, FRIEND, HOUSE, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canaryhouse1Xe", "hearth_canarymistyped3Vx"
 SECRETS = {
     "the key of the owner": OWNER,
@@ -60,6 +59,35 @@ ANSWERS = {f"word {number} of a model": f"canary{number}answer{number}5Tp" for n
 CLAUDES_ANSWER = "canaryclaudesanswer2Mf"
 TABLES_WITH_ANSWERS = frozenset({"jobs", "files", "file_parts", "batch_results"})
 TABLES_WITH_PROMPTS = frozenset({"jobs", "files", "file_parts", "batches", "batch_lines", "batch_results"})
+
+
+def forms_of(canary: str) -> Iterator[bytes]:
+    """The word as it may hide: in other letters, in hex, in base64 wherever in a text it stood."""
+    raw = canary.encode()
+    yield from {raw, raw.lower(), raw.upper(), raw.hex().encode(), raw[::-1], "".join(f"%{byte:02x}" for byte in raw).encode()}
+    for lead in range(3):
+        coded = base64.b64encode(b"x" * lead + raw)
+        inner = coded[4 if lead else 0 : len(coded) // 4 * 4 - 4]
+        yield inner
+        yield inner.replace(b"+", b"-").replace(b"/", b"_")
+
+
+@dataclass
+class Sinks:
+    """Everything that came out, by where."""
+
+    said: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, where: str, what: bytes) -> None:
+        self.said[where] = self.said.get(where, b"") + what
+
+    def found(self, canaries: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [
+            (name, where)
+            for name, canary in canaries.items()
+            for where, what in self.said.items()
+            if any(form in what for form in forms_of(canary))
+        ]
 
 
 @asynccontextmanager
@@ -125,16 +153,21 @@ def outspoken() -> Emulator:
 class Served:
     """A `hearth serve` of its own process."""
 
-    url: str
     process: asyncio.subprocess.Process
     log: bytearray
+    url: str = ""
 
-    async def until(self, event: str) -> None:
-        """Return once an event is in the log."""
+    async def until(self, *events: str) -> None:
+        """Return once these are in the log."""
         async with asyncio.timeout(WITHIN_S):
-            while f'"{event}"'.encode() not in self.log:
+            while not all(f'"{event}"'.encode() in self.log for event in events):
                 assert self.process.returncode is None, bytes(self.log[-2000:])
                 await asyncio.sleep(0.02)
+
+    async def read(self) -> None:
+        assert self.process.stdout is not None
+        while more := await self.process.stdout.read(65536):
+            self.log += more
 
 
 @asynccontextmanager
@@ -143,21 +176,19 @@ async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> Asyn
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", "from hearth.cli import main; main()"]
     command += ["serve", "--ollama-url", ollama_url, "--port", "0", "--config", str(file)]
-    environ = {
-        "HOME": str(folder),
-        "PATH": os.environ["PATH"],
-        "CANARY_CLAUDE": CLAUDE_KEY,
-        "CANARY_SIGNS": SECRETS["the secret that signs"],
-    }
+    secrets = {"CANARY_CLAUDE": CLAUDE_KEY, "CANARY_SIGNS": SECRETS["the secret that signs"]}
     process = await asyncio.create_subprocess_exec(
-        *command, env=environ, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command,
+        env={"HOME": str(folder), "PATH": os.environ["PATH"], **secrets},
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
-    served = Served("", process, bytearray())
-    reading = asyncio.ensure_future(_read_on(process, served.log))
+    served = Served(process, bytearray())
+    reading = asyncio.ensure_future(served.read())
     try:
         await served.until("gateway_started")
-        started = next(json.loads(line) for line in served.log.splitlines() if b'"gateway_started"' in line)
-        served.url = started["url"]
+        served.url = next(json.loads(line)["url"] for line in served.log.splitlines() if b'"gateway_started"' in line)
         yield served
     finally:
         if process.returncode is None:
@@ -166,56 +197,43 @@ async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> Asyn
         await reading
 
 
-async def _read_on(process: asyncio.subprocess.Process, log: bytearray) -> None:
-    assert process.stdout is not None
-    while more := await process.stdout.read(65536):
-        log += more
-
-
 PAGES = (
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/openapi.json",
-    "/llm/queue/status",
-    "/llm/queue/item/1",
-    "/llm/log",
-    "/llm/swaps",
-    "/llm/models",
-    "/llm/health",
-    "/llm/jobs",
-    "/llm/admin/config",
-    "/llm/admin/orders",
-    "/v1/batches",
-    "/v1/files",
-    "/",
+    *words("/ /healthz /readyz /metrics /openapi.json /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"),
+    *words("/llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
 )
 
 
+def user(text: str, model: str = MODEL, **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **more}
+
+
 def inference() -> Iterator[tuple[str, dict[str, Any]]]:
-    said, system = PROMPTS, {"role": "system", "content": PROMPTS["system"]}
-    few = {"model": MODEL, "max_tokens": 5}
-    yield "/api/chat", {"model": MODEL, "messages": [system, {"role": "user", "content": said["chat"]}], "options": {"num_predict": 5}}
-    yield "/api/generate", {"model": MODEL, "prompt": said["generate"], "system": said["system"], "options": {"num_predict": 5}}
-    yield (
-        "/v1/chat/completions",
-        {**few, "stream": True, "messages": [{"role": "user", "content": said["openai"]}], "user": said["refused"]},
-    )
+    said, refused = PROMPTS, PROMPTS["refused"]
+    few: dict[str, Any] = {"max_tokens": 5}
+    predict: dict[str, Any] = {"options": {"num_predict": 5}}
+    system: dict[str, Any] = {"system": said["system"]}
+    yield "/api/chat", user(said["chat"], **predict)
+    yield "/api/chat", {"model": MODEL, "messages": [{"role": "system", "content": said["system"]}], **predict}
+    yield "/api/generate", {"model": MODEL, "prompt": said["generate"], **system, **predict}
+    yield "/v1/chat/completions", user(said["openai"], stream=True, user=refused, **few)
     yield "/v1/responses", {"model": MODEL, "max_output_tokens": 5, "input": said["responses"]}
-    yield "/v1/messages", {**few, "messages": [{"role": "user", "content": said["anthropic"]}], "system": said["system"]}
-    yield "/llm/completions", {"model": MODEL, "max_tokens": 5, "prompt": said["completion"]}
-    yield "/api/embed", {"model": "nomic-embed-text", "input": said["embedding"]}
-    yield "/v1/embeddings", {"model": "nomic-embed-text", "input": [said["embedding"]] * 2}
+    yield "/v1/messages", user(said["anthropic"], **system, **few)
+    yield "/llm/completions", {"model": MODEL, "prompt": said["completion"], **few}
+    yield "/api/embed", {"model": EMBEDDER, "input": said["embedding"]}
+    yield "/v1/embeddings", {"model": EMBEDDER, "input": [said["embedding"]] * 2}
     # What is refused, in as many ways as there are.
-    yield "/api/chat", {"model": MODEL, "messages": said["refused"]}
-    yield "/api/generate", {"model": MODEL, "prompt": {"a": said["refused"]}}
-    yield "/llm/completions", {"prompt": said["refused"], "unknown": said["refused"]}
-    yield (
-        "/llm/jobs",
-        {"request": {"model": MODEL, "prompt": said["refused"]}, "webhook": f"http://elsewhere.test/{SECRETS['the webhook of a job']}"},
-    )
-    yield "/llm/admin/announce", {"task_type": "a", "at": said["refused"]}
-    yield "/api/chat", {"model": MODEL, "messages": [{"role": "user", "content": said["refused"]}], "format": {"type": said["refused"]}}
+    yield "/api/chat", {"model": MODEL, "messages": refused}
+    yield "/api/generate", {"model": MODEL, "prompt": {"a": refused}}
+    yield "/llm/completions", {"prompt": refused, "unknown": refused}
+    webhook = f"http://elsewhere.test/{SECRETS['the webhook of a job']}"
+    yield "/llm/jobs", {"request": {"model": MODEL, "prompt": refused}, "webhook": webhook}
+    yield "/llm/admin/announce", {"task_type": "a", "at": refused}
+    yield "/api/chat", user(refused, format={"type": refused})
+
+
+async def post(url: str, path: str, body: object, *, key: str = OWNER, **headers: str) -> Seen:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await tell(url, request("POST", path, raw, key=key, **headers))
 
 
 def speaks(body: bytes) -> bool:
@@ -226,10 +244,9 @@ def speaks(body: bytes) -> bool:
 async def work(url: str, places_url: str) -> list[bytes]:
     """Every kind of work that there is; the answers of errors and of Hearth's own pages, none of which repeats a prompt."""
     answers = []
-    cookie = f"session={SECRETS['a cookie']}"
     for number, (path, body) in enumerate(inference()):
-        target = f"{path}?api_key={SECRETS['a key in a query']}"
-        seen = await tell(url, request("POST", target, json.dumps(body).encode(), key=(OWNER, FRIEND)[number % 2], cookie=cookie))
+        target, cookie = f"{path}?api_key={SECRETS['a key in a query']}", f"session={SECRETS['a cookie']}"
+        seen = await post(url, target, body, key=(OWNER, FRIEND)[number % 2], cookie=cookie)
         if seen.status >= 400:
             answers.append(seen.body)
         elif "format" not in body:  # a schema decides what is said
@@ -242,36 +259,30 @@ async def work(url: str, places_url: str) -> list[bytes]:
     answers += [(await tell(url, request("GET", "/llm/health", **wrong))).body for wrong in wrongs]
     broken = b'{"model":"%b","prompt":"%b' % (MODEL.encode(), PROMPTS["refused"].encode())
     for path in ("/api/generate", "/v1/chat/completions", "/v1/messages", "/llm/jobs", "/llm/completions"):
-        answers += [(await tell(url, request("POST", path, broken, key=OWNER))).body]
+        answers += [(await post(url, path, broken)).body]
     for model in ("nowhere:1b", "nowhere:2b"):
-        asked = {"model": model, "max_tokens": 5, "messages": [{"role": "user", "content": PROMPTS["cloud"]}]}
-        seen = await tell(url, request("POST", "/v1/messages", json.dumps(asked).encode(), key=OWNER))
+        seen = await post(url, "/v1/messages", user(PROMPTS["cloud"], model, max_tokens=5))
         assert (CLAUDES_ANSWER.encode() in seen.body) is (model == "nowhere:1b")
     await interrupted(url)
     await durable(url, places_url)
     leaving = await Caller.to(url)
-    endless = {"model": MODEL, "messages": [{"role": "user", "content": PROMPTS["chat"]}]}
-    await leaving.send(request("POST", "/api/chat", json.dumps(endless).encode(), key=FRIEND))
+    await leaving.send(request("POST", "/api/chat", json.dumps(user(PROMPTS["chat"])).encode(), key=FRIEND))
     leaving.leave()
     for _ in range(40):  # until the caller is over its rate, which is an alert
-        await tell(
-            url,
-            request("POST", "/api/embed", json.dumps({"model": "nomic-embed-text", "input": PROMPTS["embedding"]}).encode(), key=FRIEND),
-        )
+        await post(url, "/api/embed", {"model": EMBEDDER, "input": PROMPTS["embedding"]}, key=FRIEND)
     return answers
 
 
 async def interrupted(url: str) -> None:
     """A stream that makes room in the middle and goes on, which compares what is said again with what was said."""
-    stream = {"model": SLOW, "messages": [{"role": "user", "content": PROMPTS["chat"]}], "options": {"num_predict": 200}}
+    stream = user(PROMPTS["chat"], SLOW, options={"num_predict": 200})
     short = {"model": SLOW, "prompt": PROMPTS["generate"], "options": {"num_predict": 5}}
     caller = await Caller.to(url)
     await caller.send(request("POST", "/api/chat", json.dumps(stream).encode(), key=OWNER))
     async with asyncio.timeout(WITHIN_S):
         for _ in range(5):
             await caller.reader.readuntil(b'"done":false')
-    assert speaks((await tell(url, request("POST", "/api/generate", json.dumps(short).encode(), key=HOUSE))).body)
-    async with asyncio.timeout(WITHIN_S):
+        assert speaks((await post(url, "/api/generate", short, key=HOUSE)).body)
         rest = await caller.until_closed()
     assert b'"done":true' in rest
     assert speaks(rest)
@@ -279,22 +290,15 @@ async def interrupted(url: str) -> None:
 
 
 async def durable(url: str, places_url: str) -> None:
-    prompt, line = (
-        KEPT_PROMPTS["a job"],
-        {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": KEPT_PROMPTS["a batch"]}]},
-    )
-    job = {
-        "request": {"model": MODEL, "prompt": prompt, "options": {"num_predict": 5}},
-        "webhook": f"{places_url}/hook/{SECRETS['the webhook of a job']}",
-    }
-    assert (await tell(url, request("POST", "/llm/jobs", json.dumps(job).encode(), key=OWNER))).status == 202
-    part = json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": line})
+    asked = {"model": MODEL, "prompt": KEPT_PROMPTS["a job"], "options": {"num_predict": 5}}
+    job = {"request": asked, "webhook": f"{places_url}/hook/{SECRETS['the webhook of a job']}"}
+    assert (await post(url, "/llm/jobs", job)).status == 202
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": user(KEPT_PROMPTS["a batch"], max_tokens=5)}
     form = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
-    form += f'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{part}\r\n--b--\r\n'
-    kind = "multipart/form-data; boundary=b"
-    file = json.loads((await tell(url, request("POST", "/v1/files", form.encode(), key=OWNER, content_type=kind))).body)
+    form += f'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{json.dumps(line)}\r\n--b--\r\n'
+    file = json.loads((await post(url, "/v1/files", form.encode(), content_type="multipart/form-data; boundary=b")).body)
     batch = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    assert (await tell(url, request("POST", "/v1/batches", json.dumps(batch).encode(), key=OWNER))).status == 200
+    assert (await post(url, "/v1/batches", batch)).status == 200
 
 
 @asynccontextmanager
@@ -342,10 +346,7 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
         async with serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
             for answer in await work(served.url, places_url):
                 sinks.add("answers of errors", answer)
-            await served.until("webhook_delivered")
-            await served.until("batch_ended")
-            await served.until("item_resumed")
-            await served.until("alert_sent")
+            await served.until("webhook_delivered", "batch_ended", "item_resumed", "alert_sent")
             await tell(served.url, request("POST", "/llm/admin/alert/test", key=OWNER))
             for page in PAGES:
                 for key in (OWNER, FRIEND):
@@ -354,16 +355,7 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
     await claude.stop()
     await emulator.stop()
     look_into(tmp_path, sinks)
-    everywhere = {
-        "log",
-        "sent to discord",
-        "sent to webhook",
-        "sent to ntfy",
-        "sent to hook",
-        "sent to v1",
-        "table invocation_log",
-        "file hearth.db",
-    }
+    everywhere = {"log", "table invocation_log", "file hearth.db"} | {f"sent to {each}" for each in words("discord webhook ntfy hook v1")}
     assert everywhere | {"/llm/queue/stream", "/llm/dashboard/stream", *PAGES} <= set(sinks.said)
     assert json.dumps(claude.requests).count(PROMPTS["cloud"]) > 0
     on_disk = [(name, where) for name, where in sinks.found(SECRETS) if not allowed_on_disk(name, where)]
