@@ -192,6 +192,9 @@ class InvocationHistory(Protocol):
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, both inclusive, the latest written first."""
 
+    async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
+        """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time, caller and model."""
+
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
 

@@ -23,7 +23,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     for who, methods, paths in (
         (ANYBODY, "GET", "/healthz"),
         (ANYBODY, "GET HEAD", " ".join(DashboardPages().paths)),
-        (ANY_KEY, "GET", "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"),
+        (ANY_KEY, "GET", "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/history /llm/models /llm/health"),
         (ANY_KEY, "GET", "/v1/files/file-1/content /v1/batches/batch_1 /api/ps /api/status /v1/models /v1/models/llama3.1:8b"),
         (ANY_KEY, "GET HEAD", "/ /api/version /api/tags"),
         (ANY_KEY, "GET POST", "/llm/jobs /v1/files /v1/batches"),

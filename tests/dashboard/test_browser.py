@@ -14,7 +14,8 @@ from playwright.async_api import expect
 from hearth.admission.auth import digest_of
 from hearth.admission.peers import PER_WINDOW
 from hearth.config.settings import KeySettings
-from tests.dashboard.browsing import EVIL, KEYS, house_with, opened
+from tests.clients.home import LLAMA
+from tests.dashboard.browsing import EVIL, KEYS, house_with, opened, whole_house
 from tests.support.fake_ollama import Ending
 
 
@@ -181,3 +182,21 @@ async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_h
         assert all(names)
         background = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert background == {"dark": "rgb(13, 15, 19)", "light": "rgb(244, 245, 247)"}[scheme]
+
+
+async def test_refused_requests_are_listed_with_their_reason_and_the_history_is_read_from_the_store(browser, tmp_path):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        assert (await (await house.post("/api/generate", {"model": LLAMA, "prompt": "x", "stream": False})).head())[0] == 200
+        assert (await (await house.post("/api/generate", {"model": "missing", "prompt": "x"})).head())[0] == 404
+        await page.get_by_role("button", name="Refused", exact=True).click()
+        await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
+        await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
+        await page.keyboard.press("h")
+        past = page.get_by_role("dialog")
+        await expect(past).to_contain_text("1 requests")
+        await past.get_by_role("button", name="30 days").click()
+        await expect(past.locator(".bars").first.locator("span")).to_have_count(30)
+        await expect(past.get_by_role("cell", name="llama3.1:8b")).to_be_visible()
+        assert watched.complaints == []

@@ -167,6 +167,7 @@ PAGES = (
     "/llm/models",
     "/llm/log",
     "/llm/swaps",
+    "/llm/history?window=7d",
     "/llm/jobs",
     "/llm/admin/orders",
     "/llm/admin/config",

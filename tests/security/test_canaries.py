@@ -199,7 +199,7 @@ async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> Asyn
 
 PAGES = (
     *words("/ /healthz /readyz /metrics /openapi.json /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"),
-    *words("/llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
+    *words("/llm/history /llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
 )
 
 

@@ -160,6 +160,17 @@ async def test_callers_see_their_own_items_and_admins_see_all(live, settings):
         assert (await ask(life.app, "GET", "/llm/log")).status == 401
 
 
+async def test_the_history_of_a_caller_is_its_own_and_an_admins_that_of_all(live, settings):
+    async with live(with_keys(settings)) as life:
+        for key in (FRIEND_KEY, GUEST_KEY, GUEST_KEY):
+            assert (await life.chat(key)).status == 200
+        await life.logged(ADMIN_KEY)  # waits until it is written
+        for key, seen in ((ADMIN_KEY, [("guest", 2), ("friend", 1)]), (GUEST_KEY, [("guest", 2)]), (HOUSE_KEY, [])):
+            found = (await ask(life.app, "GET", "/llm/history", key=key)).json
+            assert [(each["caller"], each["requests"]) for each in found["callers"]] == seen
+            assert found["total"]["requests"] == sum(each["requests"] for each in found["buckets"]) == sum(number for _, number in seen)
+
+
 async def test_the_log_is_filtered_by_model_outcome_age_and_number(live, settings):
     async with live(settings) as life:
         for _ in range(3):
@@ -339,6 +350,17 @@ async def test_swaps_are_listed_with_what_they_took(live, settings):
         assert swaps[0]["swap_s"] > 0
         assert (await life.get("/llm/swaps?until=1h"))["swaps"] == []
         assert len((await life.get("/llm/swaps?limit=1&since=1h"))["swaps"]) == 1
+
+
+async def test_the_history_shows_an_admin_all_and_a_caller_its_own(live, settings):
+    async with live(settings) as life:
+        await life.chat()
+        await life.get("/llm/log")  # waits until it is written
+        found = await life.get("/llm/history")
+        assert (found["window"], found["bucket_s"], len(found["buckets"])) == ("24h", 3600, 24)
+        assert [(each["caller"], each["requests"], each["failed"]) for each in found["callers"]] == [("local", 1, 0)]
+        assert [(len((await life.get(f"/llm/history?window={window}"))["buckets"])) for window in ("7d", "30d")] == [28, 30]
+        assert (await ask(life.app, "GET", "/llm/history?window=1y")).status == 400
 
 
 SENSELESS = (

@@ -101,6 +101,7 @@ class Routes:
             "/llm/dashboard/stream": {"GET": status.dashboard},
             "/llm/log": {"GET": status.log},
             "/llm/swaps": {"GET": status.swaps},
+            "/llm/history": {"GET": status.history},
             "/llm/models": {"GET": status.models},
             "/llm/health": {"GET": status.health},
             "/llm/requests/cancel": {"POST": status.cancel_caller},

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -92,6 +92,18 @@ class SwapsQuery(BaseModel):
     since: str | None = None
     until: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+WINDOWS_HOURS = {"24h": (24, 1), "7d": (168, 6), "30d": (720, 24)}
+"""Hours of each window of the history, and of one bucket in it."""
+
+
+class HistoryQuery(BaseModel):
+    """What `/llm/history` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    window: Literal["24h", "7d", "30d"] = "24h"
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
@@ -236,6 +248,16 @@ class StatusPages:
         history, (since, until) = self._history(), self._between(query)
         found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
         return {"swaps": [asdict(swap) for swap in found]}
+
+    async def history(self, query: Annotated[HistoryQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Requests, waits, tokens and swaps of the last day, week or month; an admin's is that of all callers.
+
+        Raises NotFound where no log is kept, StorageUnavailable.
+        """
+        (hours, width_hours), last_hour = WINDOWS_HOURS[query.window], int(self._gateway.clock.wall() // 3600)
+        owner = None if caller.admin else caller.caller
+        used = await self._history().used(last_hour=last_hour, hours=hours, width_hours=width_hours, caller=owner)
+        return {"window": query.window, "bucket_s": width_hours * 3600, **used}
 
     def _history(self) -> InvocationHistory:
         if self._gateway.history is None:

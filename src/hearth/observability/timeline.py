@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 
-from hearth.events import ItemEnded, ItemInterrupted, ResidencyDrifted, SwapCompleted, SwapFailed, SwapStarted
+from hearth.events import ItemEnded, ItemInterrupted, RequestRejected, ResidencyDrifted, SwapCompleted, SwapFailed, SwapStarted
 from hearth.observability.sinks import HandlingSink
 from hearth.types import Invocation, Lane, LoggedSwap
 
@@ -23,6 +23,7 @@ DEPTH_STEP_S = 10.0
 SPANS_KEPT = 4000
 MARKS_KEPT = 500
 ENDED_KEPT = 40
+REFUSED_KEPT = 50
 RECALLED_ROWS = 500
 """So many swaps and items of the log are worth reading to begin with."""
 
@@ -62,7 +63,7 @@ class Timeline(HandlingSink):
     """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of requests.
 
     Attributes:
-        ended: the last items that have ended, oldest first, each with a number that grows.
+        ended, refused: the last items that have ended, and the last refusals, oldest first, each with a number that grows.
     """
 
     def __init__(self) -> None:
@@ -72,12 +73,14 @@ class Timeline(HandlingSink):
         self._last_busy: dict[str, Span] = {}
         self._marks: deque[tuple[int, ItemInterrupted]] = deque(maxlen=MARKS_KEPT)
         self.ended: deque[tuple[int, ItemEnded]] = deque(maxlen=ENDED_KEPT)
+        self.refused: deque[tuple[int, RequestRejected]] = deque(maxlen=REFUSED_KEPT)
         self._depths: deque[Depth] = deque(maxlen=int(SPAN_S / DEPTH_STEP_S) + 1)
         self._waiting: Counter[Lane] = Counter()
         self._at_work: Counter[str] = Counter()
         self._handlers = {
             ItemInterrupted: lambda event: self._marks.append((next(self._numbers), event)),
             ItemEnded: lambda event: self.ended.append((next(self._numbers), event)),
+            RequestRejected: lambda event: self.refused.append((next(self._numbers), event)),
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_completed,
             SwapFailed: lambda event: self._end_swap(event, SpanKind.FAILED),

@@ -20,6 +20,7 @@ from hearth.events import Event, ItemEnded, ItemQueued, SwapCompleted, SwapFaile
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
 from hearth.storage.table import Table, Types, record
+from hearth.storage.usage import SWAPPED, USED, usage_shown
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
 NOTE_INTERVAL_S = 1.0
@@ -133,6 +134,12 @@ class InvocationLog(Table):
         """Swaps that ended between the two instants, both inclusive, the latest written first."""
         until = inf if until_wall_s is None else until_wall_s
         return await self._select(lambda row: record(LoggedSwap, row, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
+
+    async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
+        """As JSON: what one caller, or all, used in the `hours` up to and with `last_hour` (since 1970); swaps are always those of all."""
+        asked = {"last": last_hour, "hours": hours, "width": width_hours, "caller": caller}
+        used, swapped = await self._select(dict, USED, asked), await self._select(dict, SWAPPED, asked)
+        return usage_shown(used, swapped, last_hour=last_hour, hours=hours, width_hours=width_hours)
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""

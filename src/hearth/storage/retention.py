@@ -15,6 +15,7 @@ from hearth.clock import Clock
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
 from hearth.storage import failpoints
+from hearth.storage.usage import forget_hour, roll_up
 from hearth.types import MIB
 
 
@@ -130,7 +131,9 @@ class Retention:
         self._calendar = calendar
 
     def step(self, connection: sqlite3.Connection) -> bool:
-        """Delete some rows in one short transaction, or give some free pages back; True while there is more. Raises sqlite3.Error."""
+        """Add rows up, delete some, or give free pages back, in one short transaction; True while there is more. Raises sqlite3.Error."""
+        if _rolled_up(connection):  # first: what is deleted has been counted
+            return True
         if self._calendar.may_delete() and self._forget_aged(connection):
             return True
         if _used_bytes(connection) > self._max_bytes and _delete(connection, _OLDEST, {"rows": ROWS_PER_STEP}):
@@ -140,7 +143,18 @@ class Retention:
     def _forget_aged(self, connection: sqlite3.Connection) -> bool:
         now = self._clock.wall()
         aged = {"before": now - self._retention_s, "day_before": now - max(self._retention_s, MONEY_S), "rows": ROWS_PER_STEP}
-        return any(_delete(connection, statement, aged) for statement in _AGED)
+        return any(_delete(connection, statement, aged) for statement in _AGED) or forget_hour(connection, aged["before"])
+
+
+def _rolled_up(connection: sqlite3.Connection) -> bool:
+    connection.execute("BEGIN")
+    try:
+        more = roll_up(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return more
 
 
 def _delete(connection: sqlite3.Connection, statement: str, parameters: dict[str, float]) -> bool:

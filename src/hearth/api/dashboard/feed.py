@@ -85,10 +85,9 @@ class DashboardFeed:
         jobs = await self._jobs_shown_to(None if identity.admin else identity.caller)
         self._pause_s = max(self._pause_s, (self._gateway.clock.monotonic() - began_at) / SHARE)
         picture = picture | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
-        recent = picture.get("recent")
-        if identity.admin or not isinstance(recent, dict):
+        if identity.admin:
             return picture
-        return picture | {"recent": {number: item for number, item in recent.items() if item.get("caller") == identity.caller}}
+        return picture | {part: _of_caller(picture.get(part), identity.caller) for part in ("recent", "refused")}
 
     async def _current(self) -> JsonObject:
         now = self._gateway.clock.monotonic()
@@ -119,6 +118,10 @@ class DashboardFeed:
             return shown or jobs_shown(self._gateway, jobs, owner, known, ())
         self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]
+
+
+def _of_caller(items: object, caller: str) -> JsonObject:
+    return {number: item for number, item in items.items() if item.get("caller") == caller} if isinstance(items, dict) else {}
 
 
 class EventChanges:

@@ -118,6 +118,10 @@ class View:
             "orders": beside.get("orders"),
             "timeline": self._timeline(now),
             "recent": {str(number): self._ended(ended) for number, ended in self._gateway.records.timeline.ended},
+            "refused": {
+                str(number): _fields(each, "request_id", "caller", "path", "status", "reason") | {"at": self._wall(each.at)}
+                for number, each in self._gateway.records.timeline.refused
+            },
         }
 
     def _wall(self, at: float | None) -> float | None:

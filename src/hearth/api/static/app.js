@@ -8,6 +8,7 @@ import { Detail } from "./detail.js";
 import { Feed } from "./feed.js";
 import { clock, duration, whole } from "./format.js";
 import { Help, listen } from "./help.js";
+import { History } from "./history.js";
 import { Jobs } from "./jobs.js";
 import { Memory } from "./memory.js";
 import { Alerts, Notices, standingOrders } from "./notices.js";
@@ -28,7 +29,7 @@ class App extends Component {
     this.ask = (question) => this.setState({ question });
     this.show = (item) => this.setState({ open: "detail", item });
     this.close = () => this.setState({ open: null, item: null });
-    this.state = { question: null, said: null, span: null, all: false, open: null, item: null, filter: "", grouped: null, wall: new URLSearchParams(location.search).has("wall") };
+    this.state = { question: null, said: null, span: null, all: false, open: null, item: null, filter: "", grouped: null, refused: false, wall: new URLSearchParams(location.search).has("wall") };
   }
 
   componentDidMount() {
@@ -37,7 +38,7 @@ class App extends Component {
     const span = (index) => () => this.setState({ span: SPANS[index][0] });
     listen({
       "/": () => document.getElementById("filter")?.focus(), Escape: () => (this.setState({ filter: "" }), document.activeElement?.blur()), "?": () => this.setState({ open: "help" }),
-      p: () => this.feed.state && this.setState({ open: "playground" }), w: () => this.toggleWall(), t: switchTheme, 1: span(0), 2: span(1), 3: span(2),
+      p: () => this.feed.state && this.setState({ open: "playground" }), h: () => this.feed.state && this.setState({ open: "history" }), w: () => this.toggleWall(), t: switchTheme, 1: span(0), 2: span(1), 3: span(2),
     });
   }
 
@@ -81,6 +82,7 @@ class App extends Component {
       ${question ? html`<${Question} question=${question} close=${() => this.setState({ question: null })} />` : null}
       ${open === "help" ? html`<${Help} close=${this.close} />` : null}
       ${open === "detail" && feed.state ? html`<${Detail} state=${feed.state} now=${feed.now()} shown=${this.state.item} close=${this.close} />` : null}
+      ${open === "history" && feed.state ? html`<${History} now=${feed.now()} feed=${feed} close=${this.close} />` : null}
       ${open === "playground" && feed.state ? html`<${Playground} state=${feed.state} now=${feed.now()} feed=${feed} close=${this.close} />` : null}`;
   }
 
@@ -110,7 +112,8 @@ class App extends Component {
       <div class="columns" key="columns">
         <div class="column main"><${Running} ...${props} />${this.hour(feed.state, now)}${waiting}
           <${Jobs} ...${props} />
-          <${Recent} ...${props} all=${this.state.all} toggle=${() => this.setState({ all: !this.state.all })} /></div>
+          <${Recent} ...${props} all=${this.state.all} toggle=${() => this.setState({ all: !this.state.all })} refused=${this.state.refused}
+            choose=${(refused) => this.setState({ refused })} /></div>
         <div class="column side"><${Alerts} ...${props} /><${Memory} ...${props} /><${Limits} ...${props} /><${Gateway} ...${props} /></div>
       </div>`;
   }
@@ -157,6 +160,7 @@ function Header({ feed, app }) {
     <span class="grow"></span>
     ${link.status !== "locked" && !wall ? html`<input id="filter" type="search" placeholder="Filter by caller or model ( / )" aria-label="Filter by caller or model" value=${filter}
       onInput=${(event) => app.setState({ filter: event.target.value })} />
+      <button class="quiet" disabled=${!state} onClick=${() => app.setState({ open: "history" })}>History</button>
       <button class="quiet" disabled=${!state} onClick=${() => app.setState({ open: "playground" })}>Playground</button>` : null}
     <span class="muted facts-line">${state ? `${state.house.mode} hours · up ${whole(feed.now() - state.house.started)} · ${state.house.version}` : null}</span>
     <span class="muted you" title="signed in as">${state ? `${state.you.caller}${state.you.admin ? " (admin)" : ""}` : null}</span>

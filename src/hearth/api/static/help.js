@@ -6,6 +6,7 @@ export const SHORTCUTS = [
   ["/", "Filter by caller or model"],
   ["Esc", "Clear the filter, close a dialog"],
   ["p", "Open the playground"],
+  ["h", "Open the history"],
   ["w", "Switch the wall view on or off"],
   ["t", "Switch between dark and light"],
   ["1, 2, 3", "Show 10 minutes, 30 minutes, 1 hour"],

@@ -248,18 +248,35 @@ const PHASES = [
   ["write", "answering"],
 ];
 
-export function Recent({ state, now, all, toggle, show, matches }) {
+export function Recent({ refused, choose, ...props }) {
+  const legend = html`<span class="legend">${PHASES.map(([name, text]) => html`<span key=${name}><i class=${`phase ${name}`}></i>${text}</span>`)}</span>`;
+  const tools = html`${refused ? null : legend}<span class="segmented" role="group" aria-label="Finished or refused requests">${[[false, "Finished"], [true, "Refused"]].map(
+    ([value, text]) => html`<button key=${text} aria-pressed=${String(refused === value)} onClick=${() => choose(value)}>${text}</button>`)}</span>`;
+  return html`<${Panel} title=${refused ? "Refused" : "Finished"} id="recent-title" className="ended" tools=${tools}>
+    <div class="box scroll">${refused ? html`<${Refusals} ...${props} />` : html`<${Endings} ...${props} />`}</div><//>`;
+}
+
+function Refusals({ state, now, matches }) {
+  const items = Object.entries(state.refused ?? {}).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
+  if (!items.length) return html`<${Empty}>${Object.keys(state.refused ?? {}).length ? "No refused request matches the filter." : "No request was refused since the start."}<//>`;
+  return html`<table class="recent"><caption class="hidden">Requests that were refused, latest first, with the reason</caption>
+    <thead><tr><th scope="col">When</th><th scope="col">Caller</th><th scope="col">Request</th><th scope="col">Reason</th><th scope="col" class="number">Status</th></tr></thead>
+    <tbody>${items.map(([number, item]) => html`<tr key=${number}><td class="time muted" title=${whole(now - item.at) + " ago"}>${clock(item.at)}</td><td>${item.caller || html`<span class="muted">unknown</span>`}</td>
+      <td><code>${item.path}</code></td><td>${item.reason.replaceAll("_", " ")}</td><td class="number">${item.status}</td></tr>`)}</tbody></table>`;
+}
+
+function Endings({ state, now, all, toggle, show, matches }) {
   const found = Object.entries(state.recent).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
   const items = all ? found : found.slice(0, ROWS_SHOWN);
   const longest = Math.max(0.001, ...items.map(([, item]) => item.total_s));
-  return html`<${Panel} title="Finished" id="recent-title" className="ended" tools=${html`<span class="legend">${PHASES.map(([name, text]) => html`<span key=${name}><i class=${`phase ${name}`}></i>${text}</span>`)}</span>`}>
-    <div class="box scroll">${items.length ? html`<table class="recent"><caption class="hidden">Requests that have ended, latest first, with the time each phase took</caption>
-      <thead><tr><th scope="col">Ended</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Outcome</th>
-        <th scope="col">Phases</th><th scope="col" class="number">Total</th><th scope="col" class="number">Tokens</th><th scope="col" class="number">Speed</th></tr></thead>
-      <tbody>${items.map(([number, item]) => html`<${Ended} key=${number} item=${item} longest=${longest} now=${now} show=${show} />`)}</tbody></table>
-      ${found.length > ROWS_SHOWN ? html`<button class="quiet small" aria-expanded=${String(Boolean(all))} onClick=${toggle}>${all ? "Fewer" : `All ${found.length}`}</button>` : null}`
-      : html`<${Empty}>${Object.keys(state.recent).length ? "No finished request matches the filter." : state.you.admin ? "No request has finished yet." : "None of your requests has finished yet."}<//>`}</div>
-  <//>`;
+  if (!items.length) {
+    return html`<${Empty}>${Object.keys(state.recent).length ? "No finished request matches the filter." : state.you.admin ? "No request has finished yet." : "None of your requests has finished yet."}<//>`;
+  }
+  return html`<table class="recent"><caption class="hidden">Requests that have ended, latest first, with the time each phase took</caption>
+    <thead><tr><th scope="col">Ended</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Outcome</th>
+      <th scope="col">Phases</th><th scope="col" class="number">Total</th><th scope="col" class="number">Tokens</th><th scope="col" class="number">Speed</th></tr></thead>
+    <tbody>${items.map(([number, item]) => html`<${Ended} key=${number} item=${item} longest=${longest} now=${now} show=${show} />`)}</tbody></table>
+    ${found.length > ROWS_SHOWN ? html`<button class="quiet small" aria-expanded=${String(Boolean(all))} onClick=${toggle}>${all ? "Fewer" : `All ${found.length}`}</button>` : null}`;
 }
 
 function Ended({ item, longest, now, show }) {
