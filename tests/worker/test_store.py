@@ -352,7 +352,7 @@ async def test_swaps_are_listed_with_what_they_took(live, settings):
         assert len((await life.get("/llm/swaps?limit=1&since=1h"))["swaps"]) == 1
 
 
-async def test_the_history_shows_an_admin_all_and_a_caller_its_own(live, settings):
+async def test_the_history_has_windows_of_a_day_a_week_and_a_month(live, settings):
     async with live(settings) as life:
         await life.chat()
         await life.get("/llm/log")  # waits until it is written
