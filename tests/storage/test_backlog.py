@@ -9,18 +9,18 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.storage.writer import Backlog, Job
+from hearth.storage.writer import Backlog, Write
 
 GATHER_S = 60.0
 NOT_GATHERED_S = 30.0
 
 
-def quiet() -> Job:
-    return Job(run=lambda _: None, future=None)
+def quiet() -> Write:
+    return Write(run=lambda _: None, future=None)
 
 
-def awaited() -> Job:
-    return Job(run=lambda _: None, future=asyncio.get_running_loop().create_future())
+def awaited() -> Write:
+    return Write(run=lambda _: None, future=asyncio.get_running_loop().create_future())
 
 
 async def test_jobs_that_nobody_waits_for_are_taken_together_once_there_is_no_room_for_more():
@@ -102,10 +102,10 @@ COMING = st.lists(st.booleans(), max_size=4)
 def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_order_and_heard_of_once(
     rounds: list[tuple[list[bool], int, list[bool], bool]],
 ):
-    backlog, waiting = Backlog(8, gather_s=0.0), list[Job]()
+    backlog, waiting = Backlog(8, gather_s=0.0), list[Write]()
 
-    def come(somebody: list[bool]) -> list[Job]:
-        came = [Job(run=lambda _: None, future=cast("asyncio.Future[object]", object()) if waits else None) for waits in somebody]
+    def come(somebody: list[bool]) -> list[Write]:
+        came = [Write(run=lambda _: None, future=cast("asyncio.Future[object]", object()) if waits else None) for waits in somebody]
         there = len(backlog)
         assert [backlog.add(job) for job in came] == [there + n < 8 for n in range(len(came))]
         return came[: max(0, 8 - there)]

@@ -67,6 +67,7 @@ _ADD = (
     "input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest) VALUES (:id, :caller, :lane, :priority, :models, :endpoint, "
     "'validating', :window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires, :idempotency_key, :digest)"
 )
+_AS_THEY_ARE = ("caller", "lane", "priority", "endpoint", "window_text", "output_life_s", "input_file_id", "idempotency_key", "digest")
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
 _GET = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
 _LIST = f"SELECT {_COLUMNS} FROM batches WHERE caller = ? AND (? IS NULL OR number < ?) ORDER BY number DESC LIMIT ?"  # noqa: S608 - our names
@@ -132,12 +133,12 @@ class BatchTable(Table):
             return await self.writer.submit(partial(_add, new, now, max_open, own_max_open))
         except StorageUnavailable as error:
             if error.fault is StorageFault.IO and new.idempotency_key is None:
-                self.writer.post(lambda connection: connection.execute(_CANCEL, (now, new.batch_id)).rowcount)
+                self._post(_CANCEL, now, new.batch_id)
             raise
 
     async def find(self, batch_id: str) -> Batch | None:
         """One batch."""
-        return next(iter(await self._select(batch_of, _FIND, (batch_id,))), None)
+        return await self._first(batch_of, _FIND, batch_id)
 
     async def list_batches(self, page: Page) -> tuple[Batch, ...]:
         """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
@@ -150,8 +151,7 @@ class BatchTable(Table):
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to."""
-        values = (self.clock.wall(), batch_id)
-        return await self.writer.submit(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+        return await self._changed(_CANCEL, self.clock.wall(), batch_id)
 
     async def open_of(self, caller: str) -> tuple[str, ...]:
         """The ids of a caller's batches that can be cancelled."""
@@ -181,8 +181,7 @@ class BatchTable(Table):
 
     async def begin_end(self, number: int, ending: BatchStatus) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
-        values = (ending.value, self.clock.wall(), number)
-        return await self.writer.submit(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
+        return await self._changed(_SETTLE, ending, self.clock.wall(), number)
 
     async def end(self, number: int) -> Batch | None:
         """It ends as was decided, and its files can be seen; None where it had ended before."""
@@ -233,22 +232,13 @@ def _add(new: Batch, now: float, max_open: int, own_max_open: int | None, connec
         raise QueueFull(f"{own} batches of this caller are open, and jobs.caller_share_pct of batches.max_open allows no more")
     if opened >= max_open:
         raise QueueFull(f"{max_open} batches are open, and batches.max_open allows no more")
-    values = {
+    values = {name: getattr(new, name) for name in _AS_THEY_ARE} | {
         "id": new.batch_id,
-        "caller": new.caller,
-        "lane": new.lane.value,
-        "priority": int(new.priority),
         "models": json.dumps(new.models),
-        "endpoint": new.endpoint,
-        "window_text": new.window_text,
-        "output_life_s": new.output_life_s,
         "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
         "input_file": found[0],
-        "input_file_id": new.input_file_id,
         "now": now,
         "expires": now + new.window_s,
-        "idempotency_key": new.idempotency_key,
-        "digest": new.digest,
     }
     return _get(connection, connection.execute(_ADD, values).lastrowid)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hearth.clock import Clock
@@ -18,7 +18,6 @@ from hearth.storage.opening import (
     Connect,
     InstanceLock,
     Migration,
-    believed_wall_s,
     connect_writer,
     create,
     defects,
@@ -48,7 +47,6 @@ class Reserve:
 
     @property
     def is_held(self) -> bool:
-        """Whether the space is put aside now."""
         return self.path.exists()
 
     def restore(self) -> None:
@@ -57,7 +55,9 @@ class Reserve:
             return
         try:
             if self._free_bytes() >= HEADROOM * self._bytes:
-                self._allocate()
+                self.path.touch(0o600, exist_ok=False)
+                with self.path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, self._bytes)
         except OSError:
             self.path.unlink(missing_ok=True)
 
@@ -72,13 +72,6 @@ class Reserve:
     def _free_bytes(self) -> int:
         disk = os.statvfs(self.path.parent)
         return disk.f_bavail * disk.f_frsize
-
-    def _allocate(self) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, self._bytes)
-        finally:
-            os.close(descriptor)
 
 
 BUSY_TIMEOUT_S = 5.0
@@ -153,8 +146,7 @@ class Database:
         if not self.path.exists():
             create(self.path, self._connect, migrations)
         self._connection = self._connect(self.path, self.busy_timeout_s)
-        self.epoch = make_ready(self.path, self._connection, migrations, clock)
-        self.believed_wall_s = believed_wall_s(self._connection, self.epoch, clock)
+        self.epoch, self.believed_wall_s = make_ready(self.path, self._connection, migrations, clock)
         self.path.chmod(0o600)
         self._identity = self._identify()
 
@@ -168,36 +160,31 @@ class Database:
         Raises:
             StorageUnavailable: it cannot be had, or would write to a file that is no longer under its name.
         """
-        self._require_in_place()
-        if self._connection is None:
-            self._connection = self._reopen()
-        return self._connection
-
-    def _require_in_place(self) -> None:
-        """SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process."""
-        try:
+        # SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process.
+        in_place = False
+        with suppress(OSError):
             in_place = self._identify() == self._identity
-        except OSError:
-            in_place = False
         if not in_place:
             raise StorageUnavailable(StorageFault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
+        if self._connection is None:
+            self._connection = self._reopened()
+        return self._connection
 
-    def _reopen(self) -> sqlite3.Connection:
-        connection = None
-        try:
-            connection = self._connect(self.path, self.busy_timeout_s)
-            make_durable(connection)
-            found = defects(connection)
-        except sqlite3.Error as error:
-            _abandon(connection)
-            raise unavailable(error) from error
-        except StorageRefused as error:
-            _abandon(connection)
-            raise StorageUnavailable(StorageFault.CANNOT_OPEN, error.message) from error
-        if found:
-            _abandon(connection)
-            raise StorageUnavailable(StorageFault.CORRUPT, found)
-        return connection
+    def _reopened(self) -> sqlite3.Connection:
+        with ExitStack() as on_failure:
+            try:
+                connection = self._connect(self.path, self.busy_timeout_s)
+                on_failure.callback(_abandon, connection)
+                make_durable(connection)
+                found = defects(connection)
+            except sqlite3.Error as error:
+                raise unavailable(error) from error
+            except StorageRefused as error:
+                raise StorageUnavailable(StorageFault.CANNOT_OPEN, error.message) from error
+            if found:
+                raise StorageUnavailable(StorageFault.CORRUPT, found)
+            on_failure.pop_all()
+            return connection
 
     def make_room(self) -> bool:
         """On a full disk: give up the reserve, and use it to fold the write-ahead log into the database; True where that freed space."""

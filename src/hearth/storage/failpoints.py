@@ -1,8 +1,8 @@
-"""Named places around every commit at which the process can be made to die, so that a test can say what must be true afterwards.
+"""Places at which a test kills the process, before and after every commit, to see what must be true afterwards.
 
 Off unless `HEARTH_FAILPOINTS` is in the environment of the start: `name=3` kills the process with SIGKILL when that place is reached for
-the third time, `name=3,other=1` at whichever comes first. Switched off, `reach` does nothing. Where they stand and what is proved with
-them: docs/reliability.md.
+the third time, `name=3,other=1` at whichever comes first. Switched off, `reach` does nothing. What is proved with them:
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -20,39 +20,20 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 VARIABLE = "HEARTH_FAILPOINTS"
+_BOTH_SIDES = (
+    "storage.epoch",
+    "storage.group",
+    *(f"jobs.{change}" for change in ("accept", "start", "end", "put_back", "cancel", "recover", "forget", "webhook")),
+    *(f"ledger.{change}" for change in ("reserve", "close", "orphans")),
+)
 POINTS = (
     "storage.create.before_rename",
     "storage.create.after_rename",
     "storage.migrate.before_step",
     "storage.migrate.after_step",
-    "storage.epoch.before_commit",
-    "storage.epoch.after_commit",
-    "storage.group.before_commit",
-    "storage.group.after_commit",
+    *(f"{name}.{side}_commit" for name in _BOTH_SIDES for side in ("before", "after")),
     "storage.retention.before_delete",
     "storage.retention.after_delete",
-    "jobs.accept.before_commit",
-    "jobs.accept.after_commit",
-    "jobs.start.before_commit",
-    "jobs.start.after_commit",
-    "jobs.end.before_commit",
-    "jobs.end.after_commit",
-    "jobs.put_back.before_commit",
-    "jobs.put_back.after_commit",
-    "jobs.cancel.before_commit",
-    "jobs.cancel.after_commit",
-    "jobs.recover.before_commit",
-    "jobs.recover.after_commit",
-    "jobs.forget.before_commit",
-    "jobs.forget.after_commit",
-    "jobs.webhook.before_commit",
-    "jobs.webhook.after_commit",
-    "ledger.reserve.before_commit",
-    "ledger.reserve.after_commit",
-    "ledger.close.before_commit",
-    "ledger.close.after_commit",
-    "ledger.orphans.before_commit",
-    "ledger.orphans.after_commit",
     "log.invocation.before_commit",
     "log.swap.before_commit",
     "estimates.before_commit",
@@ -60,26 +41,10 @@ POINTS = (
 """`before_commit`: the statements have run, their transaction is open. `after_commit`: it is on the disk, and nobody has been told."""
 
 
-class Fuses:
-    """Counts how often each place was reached; places are reached on several threads."""
-
-    def __init__(self, wanted: Mapping[str, int]) -> None:
-        self._wanted = dict(wanted)
-        self._reached: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def reach(self, name: str) -> None:
-        """Does not return from the place and count that were asked for."""
-        with self._lock:
-            self._reached[name] += 1
-            if self._wanted.get(name) == self._reached[name]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
 def parsed(text: str) -> dict[str, int]:
     """`{name: count}`. Raises ValueError for a place that does not exist, and a count that is not 1 or more."""
     wanted = {}
-    for entry in text.split(","):
+    for entry in filter(None, text.split(",")):
         name, _, count = entry.strip().partition("=")
         if name not in POINTS or not count.isdigit() or int(count) < 1:
             raise ValueError(f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/failpoints.py")
@@ -87,25 +52,25 @@ def parsed(text: str) -> dict[str, int]:
     return wanted
 
 
-def _off(name: str) -> None:
-    """Where the process is not to die."""
+_wanted = parsed(os.environ.get(VARIABLE, ""))
+_reached: Counter[str] = Counter()
+_lock = threading.Lock()  # places are reached on several threads
+if _wanted:
+    sys.stderr.write(f"{VARIABLE} is set: this process will kill itself ({os.environ[VARIABLE]})\n")
 
 
-def _chosen(text: str) -> Callable[[str], None]:
-    if not text:
-        return _off
-    fuses = Fuses(parsed(text))
-    sys.stderr.write(f"{VARIABLE} is set: this process will kill itself ({text})\n")
-    return fuses.reach
-
-
-reach = _chosen(os.environ.get(VARIABLE, ""))
-"""Says that a place was reached."""
+def reach(name: str) -> None:
+    """Says that a place was reached; does not return from the place and count that were asked for."""
+    if _wanted:
+        with _lock:
+            _reached[name] += 1
+            if _wanted.get(name) == _reached[name]:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def before_commit(name: str, run: Callable[[C], T]) -> Callable[[C], T]:
     """`run`, a function that the group commit calls, reaching `name.before_commit` at its end; `run` itself where all is off."""
-    return run if reach is _off else partial(_marked, name, run)
+    return partial(_marked, name, run) if _wanted else run
 
 
 def _marked(name: str, run: Callable[[C], T], connection: C) -> T:

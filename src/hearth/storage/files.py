@@ -6,8 +6,8 @@ What is deleted disappears at once; its pieces go a few at a time (`sweep`), so 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.job_types import PART_BYTES, Page, Purpose, Stored, StoredFile
@@ -42,8 +42,7 @@ _COUNTED = (
 """Counting a hundred thousand rows for each job would take longer than accepting it."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobTotals:
+class JobTotals(NamedTuple):
     """Jobs that wait, and bytes of requests and results: of all callers, and of one."""
 
     queued: int
@@ -169,11 +168,11 @@ class FileTable(Table):
 
     async def discard(self, number: int) -> None:
         """Give up a file that was begun; nothing happens to one that is complete."""
-        await self.writer.submit(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
+        await self._changed(_DISCARD, number)
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""
-        return next(iter(await self._select(file_of, _FIND, (file_id,))), None)
+        return await self._first(file_of, _FIND, file_id)
 
     async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
         """A caller's files. Raises NotFound where it has none with the id `after`."""

@@ -197,11 +197,10 @@ class Estimates(Table):
 
     async def load(self, name: str) -> dict[str, object] | None:
         """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""
-        found = await self._select(lambda row: str(row[0]), "SELECT document FROM estimates WHERE name = ?", (name,))
-        try:
-            document = json.loads(found[0]) if found else None
-        except ValueError:
-            return None
+        document = None
+        with suppress(ValueError):
+            text = await self._first(lambda row: str(row[0]), "SELECT document FROM estimates WHERE name = ?", name)
+            document = json.loads(text or "null")
         return document if isinstance(document, dict) else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -46,6 +46,21 @@ _COLUMNS = (
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 _TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool, "webhook": Webhook}
+_AS_THEY_ARE = (
+    "caller",
+    "lane",
+    "priority",
+    "task_type",
+    "job_key",
+    "path",
+    "model",
+    "not_before_wall_s",
+    "off_peak",
+    "idempotency_key",
+    "digest",
+    "webhook_url",
+    "request",
+)
 _PLACE = "lane DESC, CASE lane WHEN 'internal' THEN priority END, number"
 """The order of waiting jobs: internal before external; then the priority, which external work has none of."""
 _POSITION = (
@@ -163,31 +178,17 @@ _LINE_HAS_JOB = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
 
 def insert(connection: sqlite3.Connection, new: Job, now: float) -> Job:
     """Write a job that waits from now on."""
-    columns = {
+    columns = {name: getattr(new, name) for name in _AS_THEY_ARE} | {
         "id": new.job_id,
-        "caller": new.caller,
-        "lane": new.lane.value,
-        "priority": int(new.priority),
-        "task_type": new.task_type,
-        "job_key": new.job_key,
-        "path": new.path,
-        "model": new.model,
-        "state": JobState.QUEUED.value,
+        "state": JobState.QUEUED,
         "accepted_wall_s": now,
-        "not_before_wall_s": new.not_before_wall_s,
-        "off_peak": int(new.off_peak),
-        "idempotency_key": new.idempotency_key,
-        "digest": new.digest,
-        "webhook": (Webhook.NONE if new.webhook_url is None else Webhook.WAITING).value,
-        "webhook_url": new.webhook_url,
+        "webhook": Webhook.NONE if new.webhook_url is None else Webhook.WAITING,
         "webhook_host": None if new.webhook_url is None else urlsplit(new.webhook_url).hostname,
         "bytes": len(new.request),
-        "request": new.request,
     }
     names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns)  # noqa: S608 - our names
-    number = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
-    return replace(new, number=number, accepted_wall_s=now)
+    number = connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns).lastrowid  # noqa: S608 - our names
+    return replace(new, number=number or 0, accepted_wall_s=now)
 
 
 def job_of(row: sqlite3.Row) -> Job:
@@ -226,7 +227,7 @@ class JobTable(Table):
         except StorageUnavailable as error:
             has_key = new.idempotency_key is not None or (new.task_type is not None and new.job_key is not None)
             if error.fault is StorageFault.IO and not has_key:
-                self.writer.post(lambda connection: connection.execute(_STRIKE, (new.job_id,)).rowcount)
+                self._post(_STRIKE, new.job_id)
             raise
 
     async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]:
@@ -276,23 +277,12 @@ class JobTable(Table):
 
     def note_dispatch(self, number: int) -> None:
         """A job that runs here has been sent to the model server. It is on the disk a moment later; nobody waits for that."""
-        values = (number, self.epoch)
-        self.writer.post(lambda connection: connection.execute(_DISPATCHED, values).rowcount)
+        self._post(_DISPATCHED, number, self.epoch)
 
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
-        values = {
-            "state": end.state.value,
-            "reason": end.reason,
-            "error": storable(end.error),
-            "status": end.status,
-            "content_type": end.content_type,
-            "result": end.result,
-            "now": self.clock.wall(),
-            "number": number,
-            "epoch": self.epoch,
-        }
-        return await self._change("jobs.end", _END, values)
+        guard = {"error": storable(end.error), "now": self.clock.wall(), "number": number, "epoch": self.epoch}
+        return await self._change("jobs.end", _END, asdict(end) | guard)
 
     async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
         """Have a job that runs here wait again; not `counted`, it was as if it had never started. False as for `end`."""
@@ -314,7 +304,7 @@ class JobTable(Table):
 
     async def find(self, job_id: str) -> Job | None:
         """One job with its result and position."""
-        return next(iter(await self._select(job_of, _FIND, (job_id,))), None)
+        return await self._first(job_of, _FIND, job_id)
 
     async def list_jobs(
         self,

@@ -46,18 +46,13 @@ def fault_of(error: BaseException) -> StorageFault | None:
 
     Source: https://www.sqlite.org/rescode.html; the low byte of an extended code is its class.
     """
-    code = _code(error)
-    return None if code is None else _FAULTS.get(code & 0xFF)
+    return _FAULTS.get(error.sqlite_errorcode & 0xFF) if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else None
 
 
 def unavailable(error: sqlite3.Error) -> StorageUnavailable:
     """The error that callers see for a SQLite error that no statement of theirs has caused."""
-    return StorageUnavailable(fault_of(error) or StorageFault.IO, str(error), needs_space=_code(error) in _SPACE)
-
-
-def _code(error: BaseException) -> int | None:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code if isinstance(error, sqlite3.Error) and isinstance(code, int) else None
+    needs_space = getattr(error, "sqlite_errorcode", None) in _SPACE
+    return StorageUnavailable(fault_of(error) or StorageFault.IO, str(error), needs_space=needs_space)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +76,11 @@ def shipped_migrations() -> tuple[Migration, ...]:
 
 def version_of(connection: sqlite3.Connection) -> int:
     """The schema version of a database; 0 for an empty one. Raises sqlite3.Error."""
-    row = connection.execute("PRAGMA user_version").fetchone()
-    return int(row[0])
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
-    """Apply the steps that are missing, each in a transaction of its own.
-
-    Raises:
-        StorageRefused: a step failed; the database is as the step before left it.
-        sqlite3.Error: the disk, not the step, is at fault.
-    """
+    """Apply the steps that are missing, each in a transaction of its own; raises StorageRefused where a step, not the disk, is at fault."""
     for step in migrations[version_of(connection) :]:
         failpoints.reach("storage.migrate.before_step")
         try:
@@ -126,11 +115,7 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def prepare_directory(path: Path) -> None:
-    """Make sure that the file's directory exists (0700 where it is made here) and can be written.
-
-    Raises:
-        StorageRefused: it cannot be made or written.
-    """
+    """Make the file's directory (0700) where there is none. Raises StorageRefused where it cannot be made or written."""
     directory = path.parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,11 +126,7 @@ def prepare_directory(path: Path) -> None:
 
 
 def tighten_own_directory(configured: str, path: Path) -> None:
-    """Close the default directory to other users, where an earlier umask left it open. One that the owner chose stays as it is.
-
-    Raises:
-        StorageRefused: it belongs to somebody else.
-    """
+    """Close the default directory to other users; one that the owner chose stays as it is. Raises StorageRefused: it is somebody else's."""
     directory = path.parent
     if configured or not directory.is_dir() or directory.stat().st_mode & 0o077 == 0:
         return
@@ -180,12 +161,7 @@ class InstanceLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock.
-
-        Raises:
-            StorageBusy: another process holds it.
-            StorageRefused: the file cannot be made.
-        """
+        """Take the lock. Raises StorageBusy where another process holds it, StorageRefused where the file cannot be made."""
         lock = path.with_name(path.name + ".lock")
         try:
             self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -194,23 +170,26 @@ class InstanceLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise self._refusal(path) from error
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            by = f"process {holder}" if holder.isdecimal() else "another process"
+            raise StorageBusy(f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own.") from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
-
-    def _refusal(self, path: Path) -> StorageBusy:
-        holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
-        os.close(self._descriptor)
-        whom = f"process {holder}" if holder.isdecimal() else "another process"
-        return StorageBusy(f"{path} is in use by {whom}. Stop it, or give this Hearth a `storage.path` of its own.")
 
     def release(self) -> None:
         """Give the lock back. The file stays: removing it would let two processes lock two files of one name."""
         os.close(self._descriptor)
 
 
-WAL_LIMIT_BYTES = 16 << 20
-"""What the WAL is cut back to after a reader has held it open for long."""
+_PRAGMAS = (
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    "mmap_size = 0",
+    "temp_store = MEMORY",
+    "trusted_schema = OFF",
+    f"journal_size_limit = {16 << 20}",  # what the WAL is cut back to after a reader has held it open for long
+)
 
 Connect = Callable[[Path, float], sqlite3.Connection]
 """Opens an existing database for writing; the number is the busy timeout in seconds."""
@@ -239,21 +218,12 @@ def connect_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
-    """Set what every writing connection needs: WAL, a sync per commit, no memory mapping.
-
-    Raises:
-        StorageRefused: the file system cannot do WAL (network shares).
-        sqlite3.Error: the disk is at fault.
-    """
+    """Set what every writing connection needs; raises StorageRefused where the file system cannot do WAL (network shares)."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StorageRefused(f"this file system cannot hold the database safely (journal mode {mode}): set `storage.path` to a local disk")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA mmap_size = 0")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def defects(connection: sqlite3.Connection) -> str:
@@ -268,11 +238,7 @@ RESTORE = "Restore a backup, or move the file (and its -wal and -shm, if any) aw
 
 
 def require_whole(path: Path) -> None:
-    """Refuse what is left of a database that lost a part: SQLite would take it for a new one, and lose the rest.
-
-    Raises:
-        StorageRefused: the file is empty, or its write-ahead log is there without it.
-    """
+    """Raises StorageRefused for what is left of a database that lost a part: SQLite would take it for a new one, and lose the rest."""
     wal = path.with_name(path.name + "-wal")
     if path.exists() and path.stat().st_size == 0:
         raise StorageRefused(f"{path} is empty: it was cut off by something else than Hearth. {RESTORE}")
@@ -281,12 +247,7 @@ def require_whole(path: Path) -> None:
 
 
 def create(path: Path, connect: Connect, migrations: Sequence[Migration]) -> None:
-    """Make an empty database (0600) of the newest version; it gets its name once it is complete.
-
-    Raises:
-        OSError, sqlite3.Error: the disk is at fault; nothing has the name.
-        StorageRefused: a migration failed.
-    """
+    """Make an empty database (0600) of the newest version; it gets its name once it is complete."""
     draft = path.with_name(path.name + ".new")
     for leftover in (draft, draft.with_name(draft.name + "-journal")):
         leftover.unlink(missing_ok=True)
@@ -302,12 +263,7 @@ def create(path: Path, connect: Connect, migrations: Sequence[Migration]) -> Non
 
 
 def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
-    """Look before anything is written.
-
-    Raises:
-        StorageRefused: another program's database, one of a newer Hearth, or a damaged one.
-        sqlite3.Error: it cannot be read, or is not a database.
-    """
+    """Look before anything is written; raises StorageRefused for another program's database, a newer Hearth's, or a damaged one."""
     version = version_of(connection)
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageRefused(f"{path} is a database of another program. {ADVICE}")
@@ -321,37 +277,25 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
         raise StorageRefused(f"{path} is damaged: {found}. {RESTORE}")
 
 
-def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> int:
-    """Note this start of the process; its number marks the rows of this process for ever. Raises sqlite3.Error."""
-    row = (clock.wall(), __version__)
-    connection.execute("BEGIN IMMEDIATE")
-    cursor = connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row)
-    failpoints.reach("storage.epoch.before_commit")
-    connection.execute("COMMIT")
-    failpoints.reach("storage.epoch.after_commit")
-    return int(cursor.lastrowid or 0)
-
-
-def believed_wall_s(connection: sqlite3.Connection, epoch: int, clock: Clock) -> float:
-    """The latest time that an earlier process took for right; the present one where there is none. Raises sqlite3.Error."""
-    question = "SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL AND epoch < ? ORDER BY epoch DESC LIMIT 1"
-    row = connection.execute(question, (epoch,)).fetchone()
-    return clock.wall() if row is None else float(row[0])
-
-
-def make_ready(path: Path, connection: sqlite3.Connection, migrations: Sequence[Migration], clock: Clock) -> int:
-    """Check the database, bring it up to date and begin an epoch, which proves that it can be written.
+def make_ready(path: Path, connection: sqlite3.Connection, migrations: Sequence[Migration], clock: Clock) -> tuple[int, float]:
+    """Check the database, bring it up to date and note this start of the process, which proves that it can be written.
 
     Returns:
-        The epoch of this process.
-
-    Raises:
-        StorageRefused, sqlite3.Error: see `inspect`, `connections.make_durable` and `schema.migrate`.
+        The number of this start, which marks the rows of this process for ever; the latest time that an earlier process took for right,
+        the present one where there is none.
     """
     inspect(path, connection, len(migrations))
     make_durable(connection)
     migrate(connection, migrations)
-    return begin_epoch(connection, clock)
+    connection.execute("BEGIN IMMEDIATE")
+    row = (clock.wall(), __version__)
+    epoch = int(connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row).lastrowid or 0)
+    failpoints.reach("storage.epoch.before_commit")
+    connection.execute("COMMIT")
+    failpoints.reach("storage.epoch.after_commit")
+    seen = connection.execute("SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL AND epoch < ? ORDER BY epoch DESC", (epoch,))
+    believed = seen.fetchone()
+    return epoch, clock.wall() if believed is None else float(believed[0])
 
 
 _MESSAGES = {

@@ -19,6 +19,7 @@ from hearth.storage.writer import Writer
 
 T = TypeVar("T")
 
+Values = Mapping[str, object] | tuple[object, ...]
 Types = Mapping[str, Callable[[Any], object]]
 """What makes the value of a field from that of its column, where they are not the same."""
 
@@ -70,14 +71,23 @@ class Table:
     calendar: Calendar
     epoch: int
 
-    async def _update(self, name: str, statement: str, values: Mapping[str, object] | tuple[object, ...]) -> bool:
+    async def _update(self, name: str, statement: str, values: Values) -> bool:
         """Whether the statement changed a row, once that is on the disk; `name` is that of its failpoints."""
         return await self.writer.write(name, lambda connection: connection.execute(statement, values).rowcount > 0)
 
-    async def _select(
-        self, make: Callable[[sqlite3.Row], T], question: str, values: Mapping[str, object] | tuple[object, ...] = ()
-    ) -> tuple[T, ...]:
+    async def _changed(self, statement: str, *values: object) -> bool:
+        """The same, without failpoints."""
+        return await self.writer.submit(lambda connection: connection.execute(statement, values).rowcount > 0)
+
+    def _post(self, statement: str, *values: object) -> None:
+        """Have an idempotent statement run some time soon."""
+        self.writer.post(lambda connection: connection.execute(statement, values).rowcount)
+
+    async def _select(self, make: Callable[[sqlite3.Row], T], question: str, values: Values = ()) -> tuple[T, ...]:
         return await self.reader.read(lambda connection: tuple(make(row) for row in connection.execute(question, values)))
+
+    async def _first(self, make: Callable[[sqlite3.Row], T], question: str, *values: object) -> T | None:
+        return next(iter(await self._select(make, question, values)), None)
 
 
 def record(kind: Callable[..., T], row: sqlite3.Row, types: Types) -> T:

@@ -1,7 +1,7 @@
 """The one thread that writes. Functions go in from the event loop, futures come back once their commit is on the disk.
 
 Never makes the loop wait for the disk, never interrupts a statement, never dies of a defect or a fault: what cannot be written now is
-refused (`submit`) or kept and tried again (`post`). Only `store` builds one; the parts of this package use it.
+refused (`submit`) or kept and tried again (`post`).
 """
 
 from __future__ import annotations
@@ -22,106 +22,100 @@ from hearth.storage import failpoints
 from hearth.storage.database import Database
 from hearth.storage.opening import fault_of, unavailable
 
+T = TypeVar("T")
+Statement = Callable[[sqlite3.Connection], object]
+"""Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""
+
+GATHER_S = 0.2
+"""Writes that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
+RETRY_S = 2.0
+"""Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
+UPKEEP_INTERVAL_S = 300.0
+HARMLESS = frozenset({StorageFault.LOCKED, StorageFault.FULL, StorageFault.MOVED})
+"""After these the connection is as good as before; after any other it is opened anew."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class Write:
     """A function to run on the database; `future` is None where nobody waits for it."""
 
     run: Statement
     future: asyncio.Future[object] | None
 
 
-GATHER_S = 0.2
-"""Jobs that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
-
-
 class Backlog:
-    """First in, first out; at most `capacity` jobs. A job that somebody waits for is never held up, and takes the others with it."""
+    """First in, first out; at most `capacity` writes. One that somebody waits for is never held up, and takes the others with it."""
 
     def __init__(self, capacity: int, *, gather_s: float = GATHER_S) -> None:
         self._capacity = capacity
         self._gather_s = gather_s
         self._awaited = 0
-        self._left_behind = 0
-        self._jobs: deque[Job] = deque()
+        self._left_behind = 0  # by the last `take`
+        self._writes: deque[Write] = deque()
         self._changed = threading.Condition()
-        self._fresh = False
-        self._closed = False
+        self._fresh = False  # something waits that was not tried before
+        self.is_closed = False
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._writes)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether no more jobs are taken."""
-        return self._closed
-
-    def add(self, job: Job) -> bool:
-        """Queue a job; False where there is no room, or no more jobs are taken."""
+    def add(self, write: Write) -> bool:
+        """Queue a write; False where there is no room, or no more are taken."""
         with self._changed:
-            if self._closed or len(self._jobs) >= self._capacity:
+            if self.is_closed or len(self._writes) >= self._capacity:
                 return False
-            self._jobs.append(job)
+            self._writes.append(write)
             self._fresh = True
-            self._awaited += job.future is not None
-            if job.future is not None or len(self._jobs) in {1, self._capacity}:
+            self._awaited += write.future is not None
+            if write.future is not None or len(self._writes) in {1, self._capacity}:
                 self._changed.notify()
             return True
 
-    def take(self, limit: int, timeout_s: float | None) -> list[Job] | None:
-        """The oldest jobs, at most `limit`; waits for one that was not tried before, but no longer than `timeout_s`.
+    def take(self, limit: int, timeout_s: float | None) -> list[Write] | None:
+        """The oldest writes, at most `limit`; waits for one that was not tried before, but no longer than `timeout_s`.
 
         Returns:
             An empty list when the time is up and nothing waits; None when the queue is closed and empty.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._fresh or self._closed, timeout_s)
-            if self._fresh and len(self._jobs) < limit:
-                self._changed.wait_for(lambda: self._awaited or self._closed or len(self._jobs) >= self._capacity, self._gather_s)
-            if self._closed and not self._jobs:
+            self._changed.wait_for(lambda: self._fresh or self.is_closed, timeout_s)
+            if self._fresh and len(self._writes) < limit:
+                self._changed.wait_for(lambda: self._awaited or self.is_closed or len(self._writes) >= self._capacity, self._gather_s)
+            if self.is_closed and not self._writes:
                 return None
-            taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
-            self._awaited -= _awaited(taken)
-            self._left_behind = len(self._jobs)
-            self._fresh = bool(self._jobs)
-            return taken
+            return self._popped(limit)
 
-    def put_back(self, jobs: list[Job]) -> list[Job]:
-        """Return the jobs of the last `take`, which could not be done, to the front, but for those that somebody waits for.
+    def _popped(self, limit: int) -> list[Write]:
+        taken = [self._writes.popleft() for _ in range(min(limit, len(self._writes)))]
+        self._awaited -= sum(write.future is not None for write in taken)
+        self._left_behind = len(self._writes)
+        self._fresh = bool(self._writes)
+        return taken
+
+    def put_back(self, writes: list[Write]) -> list[Write]:
+        """Return the writes of the last `take`, which could not be done, to the front, but for those that somebody waits for.
 
         Returns:
-            Those, and the ones that waited behind them at that `take`: all would meet the same fate, and must hear of it now. What came
+            Those, and the ones that waited behind them at that `take`: all would meet the same fate, and must learn of it now. What came
             since then has not been tried, and is next.
         """
         with self._changed:
-            behind = [self._jobs.popleft() for _ in range(self._left_behind)]
+            tried = [*writes, *self._popped(self._left_behind)]
             self._left_behind = 0
-            self._awaited -= _awaited(behind)
             self._fresh = self._awaited > 0
-            self._jobs.extendleft(job for job in reversed([*jobs, *behind]) if job.future is None)
-            return [job for job in [*jobs, *behind] if job.future is not None]
+            self._writes.extendleft(write for write in reversed(tried) if write.future is None)
+            return [write for write in tried if write.future is not None]
 
     def close(self) -> None:
-        """Take no more jobs; what is queued can still be taken out."""
+        """Take no more writes; what is queued can still be taken out."""
         with self._changed:
-            self._closed = True
+            self.is_closed = True
             self._changed.notify()
 
-    def clear(self) -> list[Job]:
+    def clear(self) -> list[Write]:
         """Take out everything that is left."""
         with self._changed:
-            left = list(self._jobs)
-            self._jobs.clear()
-            self._awaited = self._left_behind = 0
-            return left
-
-
-def _awaited(jobs: list[Job]) -> int:
-    return sum(job.future is not None for job in jobs)
-
-
-Statement = Callable[[sqlite3.Connection], object]
-"""Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""
+            return self._popped(len(self._writes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,28 +137,28 @@ def commit_together(connection: sqlite3.Connection, statements: Sequence[Stateme
     """
     try:
         try:
-            return _committed(connection, [partial(statement, connection) for statement in statements])
+            return _committed(connection, statements)
         except Exception as error:
             if fault_of(error) is not None:
                 raise
             connection.execute("ROLLBACK")
-            return _committed(connection, [partial(_attempt, connection, statement) for statement in statements])
+            return _committed(connection, [partial(_attempted, statement) for statement in statements])
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise unavailable(error) from error
 
 
-def _committed(connection: sqlite3.Connection, calls: Sequence[Callable[[], object]]) -> list[object]:
+def _committed(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
     connection.execute("BEGIN IMMEDIATE")
-    results = [call() for call in calls]
+    results = [statement(connection) for statement in statements]
     failpoints.reach("storage.group.before_commit")
     connection.execute("COMMIT")
     failpoints.reach("storage.group.after_commit")
     return results
 
 
-def _attempt(connection: sqlite3.Connection, statement: Statement) -> object:
+def _attempted(statement: Statement, connection: sqlite3.Connection) -> object:
     connection.execute("SAVEPOINT one")
     try:
         result = statement(connection)
@@ -175,15 +169,6 @@ def _attempt(connection: sqlite3.Connection, statement: Statement) -> object:
         result = Failure(error=error)
     connection.execute("RELEASE one")
     return result
-
-
-T = TypeVar("T")
-
-RETRY_S = 2.0
-"""Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
-UPKEEP_INTERVAL_S = 300.0
-HARMLESS = frozenset({StorageFault.LOCKED, StorageFault.FULL, StorageFault.MOVED})
-"""After these the connection is as good as before; after any other it is opened anew."""
 
 
 class Upkeep(Protocol):
@@ -199,8 +184,7 @@ class StorageHealth:
 
     Attributes:
         fault: why nothing can be written, None when it can; OVERLOADED while more comes than can be. `detail` says more, to the owner.
-        waiting: functions not written yet; dropped: posted functions that found no room, since the start; failed: posted functions that
-            raised, since the start.
+        waiting: functions not written yet; since the start, `dropped` are posted ones that found no room, `failed` those that raised.
         reserve_held: whether the reserve for a full disk is there.
     """
 
@@ -233,7 +217,7 @@ class Writer:
         """Build it on the event loop that futures and listener belong to; nothing is written before `start`.
 
         Args:
-            listener: hears, on the loop, of every change of the fault (the first loss is one) and of the reserve; must not raise.
+            listener: called on the loop with every change of the fault (the first loss is one) and of the reserve; must not raise.
             capacity: functions that may wait; batch: functions in one transaction.
         """
         self._database = database
@@ -244,9 +228,8 @@ class Writer:
         self._batch = batch
         self._retry_s = retry_s
         self._trouble: StorageUnavailable | None = None
-        self._dropped = 0
+        self._dropped = self._failed = 0
         self._overloaded = False
-        self._failed = 0
         self._upkeep_at = clock.monotonic()
         self._reserve_held = database.reserve.is_held
         self._loop = asyncio.get_running_loop()
@@ -260,14 +243,14 @@ class Writer:
     def submit(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run a function in a transaction and resolve with its result after the commit has reached the disk.
 
-        Cancelling the future does not stop the function. The function must not begin or end transactions, nor return cursors.
+        Cancelling the future does not stop the function.
 
         Returns:
             A future that fails with StorageUnavailable when the disk does (the function may be submitted again; after a fault at the
             commit itself it may turn out to have been done), else with whatever the function raised.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        if not self._backlog.add(Job(run=run, future=cast("asyncio.Future[object]", future))):
+        if not self._backlog.add(Write(run=run, future=cast("asyncio.Future[object]", future))):
             future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
         return future
 
@@ -277,9 +260,9 @@ class Writer:
         failpoints.reach(f"{name}.after_commit")
         return written
 
-    def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
+    def post(self, run: Statement) -> None:
         """Run an idempotent function some time soon; it is dropped and counted where too many wait already. Call it on the loop."""
-        if not self._backlog.add(Job(run=run, future=None)):
+        if not self._backlog.add(Write(run=run, future=None)):
             self._dropped += 1
             if not self._overloaded:
                 self._overloaded = True
@@ -288,20 +271,17 @@ class Writer:
     @property
     def health(self) -> StorageHealth:
         """The state of this moment."""
-        fault, detail = self._complaint()
+        trouble = self._trouble
+        if trouble is None and self._overloaded:
+            trouble = StorageUnavailable(StorageFault.OVERLOADED, "more is to be written than the disk can take")
         return StorageHealth(
-            fault=fault,
-            detail=detail,
+            fault=trouble.fault if trouble else None,
+            detail=trouble.message if trouble else "",
             waiting=len(self._backlog),
             dropped=self._dropped,
             failed=self._failed,
             reserve_held=self._reserve_held,
         )
-
-    def _complaint(self) -> tuple[StorageFault | None, str]:
-        if self._trouble is not None:
-            return self._trouble.fault, self._trouble.message
-        return (StorageFault.OVERLOADED, "more is to be written than the disk can take") if self._overloaded else (None, "")
 
     async def close(self, timeout_s: float) -> bool:
         """Write what waits, close the database and end the thread.
@@ -312,13 +292,13 @@ class Writer:
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
-        _resolve([(job, StorageUnavailable(StorageFault.CLOSED)) for job in lost])
-        return bool(done) and not lost and bool(self._ended.result())
+        _resolve([(write, StorageUnavailable(StorageFault.CLOSED)) for write in lost])
+        return bool(done) and not lost and self._ended.result()
 
     def _run(self) -> None:
         flushed = True
-        while (jobs := self._backlog.take(self._batch, self._patience_s())) is not None:
-            flushed = self._write(jobs or self._probes())
+        while (writes := self._backlog.take(self._batch, self._patience_s())) is not None:
+            flushed = self._write(writes or self._probes())
             if self._backlog.is_closed and not flushed:
                 break
             self._tend()
@@ -326,35 +306,40 @@ class Writer:
         self._tell(lambda: self._ended.set_result(flushed))
 
     def _patience_s(self) -> float:
-        if self._trouble is not None:
-            return self._retry_s
-        return max(0.0, self._upkeep_at - self._clock.monotonic())
+        return self._retry_s if self._trouble is not None else max(0.0, self._upkeep_at - self._clock.monotonic())
 
-    def _probes(self) -> list[Job]:
-        """Without work, an ailing disk is asked by a write that changes nothing whether it is well again."""
+    def _probes(self) -> list[Write]:
+        """Without work, a failing disk is asked by a write that changes nothing whether it is well again."""
         epoch = self._database.epoch
-        probe = Job(run=lambda sql: sql.execute("UPDATE process SET version = version WHERE epoch = ?", (epoch,)).rowcount, future=None)
+        probe = Write(run=lambda sql: sql.execute("UPDATE process SET version = version WHERE epoch = ?", (epoch,)).rowcount, future=None)
         return [] if self._trouble is None else [probe]
 
-    def _write(self, jobs: list[Job]) -> bool:
-        if not jobs:
+    def _write(self, writes: list[Write]) -> bool:
+        if not writes:
             return True
         try:
-            results = self._commit(jobs)
+            results = self._commit(writes)
         except StorageUnavailable as error:
-            waiting = self._backlog.put_back(jobs)
+            waiting = self._backlog.put_back(writes)
             self._note(error)
-            self._deliver([(job, error.again()) for job in waiting])
+            if waiting:
+                refused = [(write, error.again()) for write in waiting]
+                self._tell(lambda: _resolve(refused))
             return False
-        self._count_failures(jobs, results)
+        failed = sum(write.future is None and isinstance(result, Failure) for write, result in zip(writes, results, strict=True))
+        self._failed += failed
+        if failed and self._failed == failed:
+            self._report()
         self._note(None)
-        self._deliver([(job, result) for job, result in zip(jobs, results, strict=True) if job.future is not None])
+        awaited = [pair for pair in zip(writes, results, strict=True) if pair[0].future is not None]
+        if awaited:
+            self._tell(lambda: _resolve(awaited))
         return True
 
-    def _commit(self, jobs: list[Job]) -> list[object]:
+    def _commit(self, writes: list[Write]) -> list[object]:
         """A second attempt follows only where SQLite has certainly rolled the first one back: a full disk, on the same connection."""
         try:
-            return self._attempt(jobs)
+            return self._attempt(writes)
         except StorageUnavailable as error:
             if not (error.needs_space and self._database.make_room()):
                 raise
@@ -362,41 +347,31 @@ class Writer:
             self._reserve_changed()
             if error.fault is not StorageFault.FULL:
                 raise
-            return self._attempt(jobs)
+            return self._attempt(writes)
 
-    def _attempt(self, jobs: list[Job]) -> list[object]:
+    def _attempt(self, writes: list[Write]) -> list[object]:
         try:
-            connection = self._database.connection()
-            return commit_together(connection, [job.run for job in jobs])
+            return commit_together(self._database.connection(), [write.run for write in writes])
         except StorageUnavailable as error:
             if error.fault not in HARMLESS:
                 self._database.discard()
             raise
 
-    def _count_failures(self, jobs: list[Job], results: Sequence[object]) -> None:
-        failed = sum(job.future is None and isinstance(result, Failure) for job, result in zip(jobs, results, strict=True))
-        self._failed += failed
-        if failed and self._failed == failed:
-            self._report()
-
     def _tend(self) -> None:
         """One step of the upkeep, when it is due and the disk is well; when all is done, the reserve is put aside again."""
         if self._trouble is not None or self._clock.monotonic() < self._upkeep_at:
             return
-        if not self._step():
-            self._upkeep_at = self._clock.monotonic() + UPKEEP_INTERVAL_S
-            self._database.reserve.restore()
-            self._reserve_changed()
-
-    def _step(self) -> bool:
         try:
-            return self._upkeep.step(self._database.connection())
+            if self._upkeep.step(self._database.connection()):
+                return
         except StorageUnavailable as error:
             self._note(error)
         except sqlite3.Error as error:
             self._database.discard()
             self._note(unavailable(error))
-        return False
+        self._upkeep_at = self._clock.monotonic() + UPKEEP_INTERVAL_S
+        self._database.reserve.restore()
+        self._reserve_changed()
 
     def _reserve_changed(self) -> None:
         held = self._database.reserve.is_held
@@ -413,25 +388,20 @@ class Writer:
             self._report()
 
     def _report(self) -> None:
-        health = self.health
-        self._tell(lambda: self._listener(health))
-
-    def _deliver(self, results: list[tuple[Job, object]]) -> None:
-        if results:
-            self._tell(lambda: _resolve(results))
+        self._tell(partial(self._listener, self.health))
 
     def _tell(self, what: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(what)
 
 
-def _resolve(results: Sequence[tuple[Job, object]]) -> None:
-    for job, result in results:
-        if job.future is None or job.future.done():
+def _resolve(results: Sequence[tuple[Write, object]]) -> None:
+    for write, result in results:
+        if write.future is None or write.future.done():
             continue
         if isinstance(result, Failure):
-            job.future.set_exception(result.error)
+            write.future.set_exception(result.error)
         elif isinstance(result, StorageUnavailable):
-            job.future.set_exception(result)
+            write.future.set_exception(result)
         else:
-            job.future.set_result(result)
+            write.future.set_result(result)
