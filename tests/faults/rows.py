@@ -11,7 +11,7 @@ TEXT = """
 F-01: kill -9 while jobs wait -> every acknowledged job is there, in order; one key is one job
   shown in: reliability/test_failpoints, reliability/test_syncing, reliability/test_random_kills
 F-02: kill -9 in mid-stream -> the caller sees a break and never a whole answer, the model server is free, a job runs again
-  shown in: faults/test_processes, jobs/test_kill
+  shown in: faults/test_processes, reliability/test_random_kills
 F-03: kill -9 around a swap -> the next process asks what is loaded and assumes nothing
   shown in: faults/test_processes, worker/test_backend_faults
 F-04: kill -9 between a result and its record -> before the commit it runs again, after it it does not
@@ -19,7 +19,7 @@ F-04: kill -9 between a result and its record -> before the commit it runs again
 F-05: kill -9 while something is put back -> it is there once, at the front
   shown in: reliability/test_failpoints, jobs/test_table
 F-06: kill -9 in a migration, a checkpoint or while old rows go -> the next start completes or repeats it
-  shown in: reliability/test_failpoints, reliability/test_books, storage/test_crash, storage/test_opening
+  shown in: reliability/test_failpoints, reliability/test_books, storage/test_opening
 F-07: kill -9 during recovery, again and again -> recovery repeats itself and burns no attempt
   shown in: reliability/test_failpoints, jobs/test_table
 F-08: a job that brings the process down each time it starts -> it is found out and given up, the others are done
@@ -37,7 +37,7 @@ F-13: other signals -> a broken pipe is no end
   shown in: observability/test_logs
   left out: SIGUSR1 and the rest keep their default: they end the process, which is then F-01.
 F-14: a second instance on the file or the port -> it is refused with a reason, the first goes on
-  shown in: storage/test_crash, storage/test_opening, cli/test_serve, worker/test_store
+  shown in: storage/test_opening, cli/test_serve, worker/test_store
 F-15: the model server comes up long after the gateway -> requests wait as long as they may; it is noticed within a second
   shown in: worker/test_backend_faults
 F-16: the queue hangs under a service manager's watchdog -> the watchdog is fed by decisions and not by the loop, so it starves

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
-import sys
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.reliability.emulated import Phase, Process, of, some
 from tests.support.patience import WITHIN_S
-from tests.support.processes import started
 
 GRACE_S = 1.0
 SPARE_STARTS = 4
@@ -35,23 +31,11 @@ gpu: {home_model: "%s", vram_gb: 24}
 models: {"%s": {parallel: 4, vram_gb: 8}, "%s": {vram_gb: 20}}
 queue: {max_external_depth: 100}
 rate_limits: {default: {requests_per_minute: 100000, requests_per_hour: 100000}}
-storage: {path: %s, reserve_mib: 0}
 jobs: {max_in_queue: 2}
 server: {log_format: json, log_level: debug, shutdown_grace_s: %s}
 """
 DIALECTS = ("/api/chat", "/v1/chat/completions", "/v1/messages")
 LOOKS = ("/llm/queue/stream", "/llm/dashboard/stream")
-Phase = Callable[[list[dict[str, Any]]], bool]
-
-
-def of(said: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
-    return [line for line in said if line["event"] == event]
-
-
-def some(event: str, count: int) -> Phase:
-    return lambda said: len(of(said, event)) >= count
-
-
 PHASES: dict[str, tuple[str, int, int, Phase]] = {
     "queued": (HOME, 8, 4000, some("item_queued", STREAMS)),
     "loading": (
@@ -65,69 +49,6 @@ PHASES: dict[str, tuple[str, int, int, Phase]] = {
     "ending": (HOME, 8, 15, some("item_ended", 6)),
 }
 """By name: the model, the words of the prompt, the tokens of the answer, and when the signal is sent."""
-
-
-class Process:
-    """A gateway and what it said.
-
-    Attributes:
-        most_s: what it may take to stop, once it has said its address.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.said: list[dict[str, Any]] = []
-        self._moved = asyncio.Event()
-        self._began_at = time.monotonic()
-        self.most_s = 0.0
-        self._reading = asyncio.ensure_future(self._read())
-
-    @classmethod
-    @asynccontextmanager
-    async def start(cls, directory: Path) -> AsyncIterator[Process]:
-        """For the time of the block."""
-        config = directory / "config.yaml"
-        config.write_text(CONFIG % (HOME, HOME, OTHER, directory / "hearth.db", GRACE_S))
-        command = ("-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(config))
-        async with started(
-            sys.executable,
-            *command,
-            cwd=directory,
-            env={"HOME": str(directory), "PATH": ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=1 << 20,
-        ) as process:
-            yield cls(process)
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.said.append(json.loads(line))
-            self._moved.set()
-
-    async def until(self, phase: Phase) -> None:
-        """Wait for what the log says."""
-        async with asyncio.timeout(WITHIN_S):
-            while not phase(self.said):
-                self._moved.clear()
-                await self._moved.wait()
-
-    async def url(self) -> str:
-        await self.until(some("gateway_started", 1))
-        self.most_s = GRACE_S + SPARE_STARTS * (time.monotonic() - self._began_at)
-        return str(of(self.said, "gateway_started")[0]["url"])
-
-    async def stopped_s(self) -> float:
-        """Send the signal; the seconds until the process is gone. It must end by itself, and well."""
-        began_at = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(self.process.wait(), WITHIN_S)
-        took_s = time.monotonic() - began_at
-        await self._reading
-        assert code == 0
-        assert of(self.said, "internal_fault") == []
-        return took_s
 
 
 def request(dialect: str, model: str, words: int, tokens: int) -> dict[str, Any]:
@@ -170,7 +91,10 @@ def is_whole(dialect: str, status: int, body: bytes) -> bool:
 async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path, phase: str) -> None:
     model, words, tokens, reached = PHASES[phase]
     connector = aiohttp.TCPConnector(limit=0)
-    async with Process.start(tmp_path) as house, aiohttp.ClientSession(connector=connector) as session:
+    async with (
+        Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house,
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
         url = await house.url()
         looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         dialects = [DIALECTS[n % len(DIALECTS)] for n in range(STREAMS)]
@@ -180,7 +104,7 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
         answers = await asyncio.wait_for(asyncio.gather(*asked), WITHIN_S)
         shown = await asyncio.wait_for(asyncio.gather(*looking), WITHIN_S)
     whole = [is_whole(dialect, *answer) for dialect, answer in zip(dialects, answers, strict=True)]
-    assert took_s < house.most_s
+    assert took_s < GRACE_S + SPARE_STARTS * house.start_s
     assert all(page.startswith((b"event: ", b"data: ")) for page in shown)
     assert len(of(house.said, "item_ended")) == len(of(house.said, "item_queued"))
     assert sum(whole) == sum(line["outcome"] == "completed" for line in of(house.said, "item_ended"))
@@ -189,18 +113,18 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
 
 @pytest.mark.timeout(180)
 async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> None:
-    async with Process.start(tmp_path) as house, aiohttp.ClientSession() as session:
+    async with Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house, aiohttp.ClientSession() as session:
         url = await house.url()
         looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         async with session.get(url + "/llm/health") as got:
             assert got.status == 200
-        assert await house.stopped_s() < house.most_s
+        assert await house.stopped_s() < GRACE_S + SPARE_STARTS * house.start_s
         assert all(await asyncio.gather(*looking))
 
 
 @pytest.mark.timeout(180)
 async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
-    async with Process.start(tmp_path) as house, aiohttp.ClientSession() as session:
+    async with Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house, aiohttp.ClientSession() as session:
         url = await house.url()
         accepted: set[str] = set()
         for tokens in (5, *(4000 for _ in range(JOBS - 1))):  # two at a time, half a second each: ten times the grace
@@ -209,7 +133,7 @@ async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
                 assert got.status == 202
                 accepted.add((await got.json())["id"])
         await house.until(lambda said: bool(of(said, "job_ended")) and len(of(said, "job_started")) > len(of(said, "job_ended")))
-        assert await house.stopped_s() < house.most_s
+        assert await house.stopped_s() < GRACE_S + SPARE_STARTS * house.start_s
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
         states = dict(file.execute("SELECT id, state FROM jobs").fetchall())
     assert states.keys() == accepted

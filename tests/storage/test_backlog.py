@@ -53,27 +53,6 @@ async def test_a_job_that_somebody_waits_for_takes_the_others_along_at_once():
     assert monotonic() - began_at < NOT_GATHERED_S
 
 
-def test_jobs_that_could_not_be_done_are_tried_again_when_the_time_is_up_without_gathering():
-    backlog = Backlog(100, gather_s=GATHER_S)
-    assert backlog.put_back([quiet()]) == []
-    began_at = monotonic()
-    assert len(backlog.take(50, 0.0) or ()) == 1
-    assert monotonic() - began_at < NOT_GATHERED_S
-
-
-async def test_who_waited_when_a_failed_attempt_began_shares_its_fate_and_who_came_later_is_next():
-    backlog = Backlog(100, gather_s=GATHER_S)
-    jobs = [awaited(), quiet(), awaited(), quiet(), awaited()]
-    for job in jobs[:4]:
-        backlog.add(job)
-    assert backlog.take(2, 5.0) == jobs[:2]
-    backlog.add(jobs[4])
-    assert backlog.put_back(jobs[:2]) == [jobs[0], jobs[2]]
-    began_at = monotonic()
-    assert backlog.take(50, 5.0) == [jobs[1], jobs[3], jobs[4]]
-    assert monotonic() - began_at < NOT_GATHERED_S
-
-
 async def test_an_attempt_that_fails_after_all_was_given_up_finds_nobody_behind_it():
     backlog = Backlog(100, gather_s=GATHER_S)
     jobs = [awaited(), awaited()]
