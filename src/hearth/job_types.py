@@ -313,14 +313,14 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedLine:
-    """A line whose job has ended; `end` is None where nothing is known of that job any more.
+    """A line whose job has ended, or that gets none; `end` is None where nothing is known of that job any more.
 
     `ending` is what its batch was about to end as at the instant at which `end` was read.
     """
 
     line: int
     custom_id: str
-    job: int
+    job: int | None
     job_id: str
     end: JobEnd | None
     ending: BatchStatus | None

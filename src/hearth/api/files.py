@@ -1,14 +1,7 @@
-"""Files of batches over HTTP, and the forms that they come in.
+"""`/v1/files`: OpenAI's files, as batches need them. What belongs to others looks like what does not exist, also to an admin.
 
-A form with one file, read as it comes in: the file in pieces, the few fields beside it whole.
-
-The grammar is python-multipart's. Its own `FormParser` and Starlette's form would spool the whole file to the folder for temporary files
-first, where no caller's share of the store bounds it, and which may lie in memory.
-
-`/v1/files`: OpenAI's files, as batches need them. Uploaded, shown, listed, read and deleted by the key that they belong to.
-
-What belongs to others looks like what does not exist, also to an admin. An upload goes to the disk as it comes in, a download comes from
-there as it goes out.
+An upload goes to the disk as it comes in. python-multipart's own `FormParser` and Starlette's form would spool all of it to the folder for
+temporary files first, where no caller's share of the store bounds it, and which may lie in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -53,11 +46,7 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FileForm:
-    """What has come of a form so far.
-
-    Attributes:
-        fields: text by name; filename: of the file in the part `file`, None before it begins.
-    """
+    """What has come of a form so far: `fields` by name, and the `filename` of the part `file`, None before it begins."""
 
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, str] = {}
@@ -76,7 +65,7 @@ class FileForm:
                 "on_headers_finished": self._end_headers,
                 "on_part_data": lambda data, start, end: self._take(data[start:end]),
                 "on_part_end": self._end_part,
-                "on_end": self._end,
+                "on_end": lambda: setattr(self, "_ended", True),
             },
         )
 
@@ -129,9 +118,6 @@ class FileForm:
         if self._name != b"file":
             self.fields[self._name.decode("utf-8", "replace")] = self._value.decode("utf-8", "replace")
 
-    def _end(self) -> None:
-        self._ended = True
-
 
 def name_of(filename: str) -> str:
     """The last part of a file's name, without anything that cannot be shown; `upload.jsonl` where nothing is left."""
@@ -141,12 +127,7 @@ def name_of(filename: str) -> str:
 
 
 def life_s_of(form: FileForm, default_s: float) -> float:
-    """How long the file of a whole form is to be kept, in seconds: `expires_after[seconds]`, counted from now.
-
-    Raises:
-        BadRequest: there is no file, or it is for something else than batches; or the time is not a number from an hour to 30 days, or
-            counted from anything else.
-    """
+    """For how many seconds the file of a whole form is to be kept. Raises BadRequest for a form that is not as it must be."""
     if form.filename is None:
         raise BadRequest("file: send one, as the part `file` of the form")
     if form.fields.get("purpose") != Purpose.BATCH.value:
@@ -170,8 +151,6 @@ _FORM_BYTES = 64 * 1024
 
 class FilesQuery(BaseModel):
     """What `GET /v1/files` takes."""
-
-    model_config = ConfigDict(extra="ignore")
 
     purpose: str | None = None
     after: str | None = None
@@ -222,23 +201,23 @@ async def owned_file(batches: Batches, file_id: str, caller: Identity) -> Stored
 
 
 class FilePages:
-    """The handlers of what is small; each returns what its page shows."""
+    """The handlers of what is small; each returns what its page shows. All raise NotFound and StorageUnavailable."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def file(self, file_id: str, caller: Caller) -> dict[str, object]:
-        """One file. Raises NotFound, StorageUnavailable."""
+        """One file."""
         return file_view(await owned_file(batches_of(self._gateway), file_id, caller))
 
     async def listed(self, query: Annotated[FilesQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's files. Raises NotFound for an unknown `after`, StorageUnavailable."""
+        """The caller's files."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after, ascending=query.order == "asc", purpose=query.purpose)
         found = await batches_of(self._gateway).files.list_files(page)
         return listing([file_view(each) for each in found], query.limit)
 
     async def delete(self, file_id: str, caller: Caller) -> dict[str, object]:
-        """Delete a file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
+        """Delete a file. Raises BadRequest while a batch reads it."""
         batches = batches_of(self._gateway)
         file = await owned_file(batches, file_id, caller)
         await batches.delete_file(file.number)
@@ -252,13 +231,9 @@ class FileTransfer:
         self._gateway = gateway
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
-        """Take a file; answered once it is on the disk.
+        """Take a file; answered once it is on the disk. Counts once against the rate limit.
 
-        Raises:
-            UnsupportedMedia, BadRequest: it is no form with a file and the purpose `batch`.
-            BodyTooLarge: the file is longer than `batches.max_file_mib`.
-            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
-                StorageUnavailable. CallerGone.
+        Raises UnsupportedMedia, BadRequest, BodyTooLarge, RateLimited, QueueFull, NoRoomForBodies, StorageUnavailable, CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
         declared = request.headers.values.get(b"content-length")

@@ -1,13 +1,7 @@
-"""Durable jobs, and batches of them, over HTTP.
+"""Durable jobs (`/llm/jobs`) and OpenAI's batches (`/v1/batches`) over HTTP.
 
-`/llm/jobs`: durable work is taken, shown, listed and cancelled.
-
-A job belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that it is there
-and may cancel it, but never its result. Nobody is shown a webhook's URL.
-
-`/v1/batches`: OpenAI's batches. Created, shown, listed and cancelled by the key that they belong to.
-
-What belongs to others looks like what does not exist, also to an admin.
+Work belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that a job is
+there and may cancel it, but never its result. Nobody is shown a webhook's URL.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
-from hearth.job_types import Batch, BatchStatus, Job, JobState, Page
+from hearth.job_types import Batch, BatchStatus, Job, JobState, Page, Problem
 from hearth.jobs.batch_lines import ENDPOINTS
 from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
@@ -92,18 +86,15 @@ class CancelJobQuery(BaseModel):
 
 
 class JobPages:
-    """The handlers; each returns what its page shows."""
+    """The handlers; each returns what its page shows. All raise NotFound and StorageUnavailable."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._new_id = partial(new_id, JOB_PREFIX)
 
     async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
-        Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound: as for a request that waits for its answer.
-            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
+        Raises BadRequest, Forbidden, RateLimited, ModelNotFound, KeyInUse, KeyReused, QueueFull, ShuttingDown.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
         job = await body.run(partial(_job_of, asked, settings, large=body.is_long))
@@ -115,7 +106,7 @@ class JobPages:
         admit(caller, job.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         new = replace(
             job,
-            job_id=self._new_id(),
+            job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
             lane=admission.lane,
             priority=_priority(asked, admission, caller, settings),
@@ -130,7 +121,7 @@ class JobPages:
         return JSONResponse(shown, status_code=202, headers={"location": f"{JOBS_PATH}/{kept.job_id}"} | replayed_header(is_new=is_new))
 
     async def job(self, job_id: str, caller: Caller) -> Response:
-        """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
+        """One job; with its result for the caller it belongs to."""
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         page = bytes(JSONResponse(_view(jobs, record)).body)
@@ -139,7 +130,7 @@ class JobPages:
         return Response(page, media_type="application/json")
 
     async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's own jobs, everybody's for an admin, the latest first, without results. Raises StorageUnavailable."""
+        """The caller's own jobs, everybody's for an admin, the latest first, without results."""
         jobs = self._jobs()
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"jobs": []}
@@ -150,11 +141,7 @@ class JobPages:
         return {"jobs": [_view(jobs, record) for record in found]}
 
     async def cancel(self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error.
-
-        Raises:
-            NotFound, StorageUnavailable.
-        """
+        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error."""
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         cancelled = await jobs.cancel(record)
@@ -184,10 +171,8 @@ def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> Job:
     path = endpoint_of(asked.request, asked.endpoint)
     request = body_of(path, asked.request, large=large)
     model = envelope_of(path, request, settings).model
-    if large:
-        digest = digest_of(asked.model_dump(mode="json", exclude={"request"}), sha256(request).hexdigest())
-    else:
-        digest = digest_of(asked.model_dump(mode="json"))
+    others = asked.model_dump(mode="json", exclude={"request"} if large else None)
+    digest = digest_of(others, sha256(request).hexdigest()) if large else digest_of(others)
     return Job(
         job_id="",
         caller="",
@@ -274,24 +259,20 @@ class BatchBody(BaseModel):
 class BatchesQuery(BaseModel):
     """What `GET /v1/batches` takes."""
 
-    model_config = ConfigDict(extra="ignore")
-
     after: str | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
 class BatchPages:
-    """The handlers; each returns what its page shows."""
+    """The handlers; each returns what its page shows. All raise NotFound and StorageUnavailable."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def create(self, asked: BatchBody, request: CurrentRequest, caller: Caller) -> JSONResponse:
-        """Take a batch: answered once it is on the disk.
+        """Take a batch: answered once it is on the disk. Counts once against the rate limit.
 
-        Raises:
-            BadRequest, RateLimited: a batch counts once.
-            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
+        Raises BadRequest, RateLimited, KeyInUse, KeyReused, QueueFull, ShuttingDown.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
@@ -321,17 +302,17 @@ class BatchPages:
         )
 
     async def batch(self, batch_id: str, caller: Caller) -> dict[str, object]:
-        """One batch. Raises NotFound, StorageUnavailable."""
+        """One batch."""
         return batch_view(await _owned(batches_of(self._gateway), batch_id, caller))
 
     async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's batches, the latest first. Raises NotFound for an unknown `after`, StorageUnavailable."""
+        """The caller's batches, the latest first."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after)
         found = await batches_of(self._gateway).store.list_batches(page)
         return listing([batch_view(each) for each in found], query.limit)
 
     async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel a batch that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
+        """Cancel a batch that has not ended; again is no error."""
         batches = batches_of(self._gateway)
         await _owned(batches, batch_id, caller)
         await batches.cancel(batch_id)
@@ -361,7 +342,7 @@ def batch_view(batch: Batch) -> dict[str, object]:
         "object": "batch",
         "endpoint": batch.endpoint,
         "model": batch.model,
-        "errors": _errors(batch),
+        "errors": {"object": "list", "data": list(map(_problem_view, batch.problems))} if batch.problems else None,
         "input_file_id": batch.input_file_id,
         "completion_window": batch.window_text,
         "status": batch.status.value,
@@ -385,11 +366,8 @@ def batch_view(batch: Batch) -> dict[str, object]:
     }
 
 
-def _errors(batch: Batch) -> dict[str, object] | None:
-    if not batch.problems:
-        return None
-    data = [{"code": each.code, "line": each.line, "message": each.message, "param": each.param} for each in batch.problems]
-    return {"object": "list", "data": data}
+def _problem_view(problem: Problem) -> dict[str, object]:
+    return {name: getattr(problem, name) for name in ("code", "line", "message", "param")}
 
 
 def _second(wall_s: float | None) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from hearth.clock import new_id
 from hearth.errors import QueueFull
@@ -25,7 +26,7 @@ JOBS_AT_ONCE = 64
 PORTION_BYTES = 4 * MIB
 UNDONE_TOGETHER = 500
 
-_UNDONE = {
+_UNDONE: dict[BatchStatus | None, tuple[str, str]] = {
     BatchStatus.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
     BatchStatus.CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
 }
@@ -37,14 +38,12 @@ def outcome_of(ended: EndedLine) -> LineOutcome:
     """What is written about a line whose job has ended."""
     end = ended.end
     if end is None:
-        return _without_answer(ended.line, ended.job, ended.job_id, ended.custom_id, _LOST)
+        return _without_answer(ended, *_LOST)
     if end.state is JobState.CANCELLED:
-        undone = _CANCELLED_ALONE if ended.ending is None else _UNDONE.get(ended.ending, _CANCELLED_ALONE)
-        return _without_answer(ended.line, ended.job, ended.job_id, ended.custom_id, undone)
+        return _without_answer(ended, *_UNDONE.get(ended.ending, _CANCELLED_ALONE))
     body = _document(end)
     if body is None:
-        why = (end.reason or "invalid_response", end.error or "The answer of the model server is not JSON.")
-        return _without_answer(ended.line, ended.job, ended.job_id, ended.custom_id, why)
+        return _without_answer(ended, end.reason or "invalid_response", end.error or "The answer of the model server is not JSON.")
     completed = end.state is JobState.COMPLETED
     usage = body.get("usage") if completed and isinstance(body, dict) else None
     return LineOutcome(
@@ -60,11 +59,10 @@ def outcome_of(ended: EndedLine) -> LineOutcome:
 def _document(end: JobEnd) -> object | None:
     if not end.result or "json" not in end.content_type:
         return None
-    try:
+    with suppress(ValueError, RecursionError):
         document: object = json.loads(end.result.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    return document
+        return document
+    return None
 
 
 def _with_answer(ended: EndedLine, end: JobEnd) -> bytes:
@@ -75,10 +73,10 @@ def _with_answer(ended: EndedLine, end: JobEnd) -> bytes:
     return (names + head).encode() + answer.strip() + b'}, "error": null}\n'
 
 
-def _without_answer(line: int, job: int | None, request_id: str, custom_id: str, why: tuple[str, str]) -> LineOutcome:
-    error = {"code": why[0], "message": why[1]}
-    text = json.dumps({"id": request_id, "custom_id": custom_id, "response": None, "error": error}) + "\n"
-    return LineOutcome(line=line, job=job, completed=False, text=text.encode())
+def _without_answer(ended: EndedLine, code: str, message: str) -> LineOutcome:
+    error = {"code": code, "message": message}
+    text = json.dumps({"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}) + "\n"
+    return LineOutcome(line=ended.line, job=ended.job, completed=False, text=text.encode())
 
 
 def _count(usage: object, *names: str) -> int:
@@ -120,9 +118,8 @@ class BatchRunner:
             await self._jobs.cancel_by_id(job_id, caller=None)
         lines = await self._batches.lines_without_job(batch.number, UNDONE_TOGETHER) if batch.output_file is not None else ()
         if lines:
-            why = _UNDONE[ending]
-            outcomes = [_without_answer(line.line, None, new_id(BATCH_JOB_PREFIX), line.custom_id, why) for line in lines]
-            await self._batches.record(batch.number, outcomes)
+            ended = [_undone(line, ending) for line in lines]
+            await self._batches.record(batch.number, [outcome_of(each) for each in ended])
         return bool(lines) or bool(await self._batches.ended_lines(batch.number))
 
     async def _feed(self, batch: Batch) -> None:
@@ -153,6 +150,12 @@ class BatchRunner:
             place = parts[-1][0]
         skipped = first % PART_BYTES
         return bytes(found[skipped : skipped + end - first])
+
+
+def _undone(line: BatchLine, ending: BatchStatus) -> EndedLine:
+    """A line that never became a job."""
+    job_id, end = new_id(BATCH_JOB_PREFIX), JobEnd(state=JobState.CANCELLED)
+    return EndedLine(line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending)
 
 
 def _portion(lines: Sequence[BatchLine]) -> Sequence[BatchLine]:

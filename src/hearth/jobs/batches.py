@@ -51,11 +51,7 @@ class Batches(HandlingSink):
     async def create(self, new: Batch) -> Batch:
         """Take a batch; when this returns, it is on the disk: that one, or the one that its idempotency key stands for.
 
-        Raises:
-            BadRequest: its requests would wait for an off-peak time that never comes.
-            KeyInUse, KeyReused: as for jobs.
-            NotFound: its caller has no such file.
-            QueueFull, ShuttingDown, StorageUnavailable: as for jobs.
+        Raises as `Jobs.accept`, and NotFound where its caller has no such file.
         """
         settings = self._host.config().settings
         if self._stopping:
@@ -172,20 +168,11 @@ class Batches(HandlingSink):
         if now is None:
             return
         if before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
-            self._emit_start(now)
+            at, began = self._host.clock.monotonic(), now
+            started = BatchStarted(at=at, batch_id=began.batch_id, caller=began.caller, endpoint=began.endpoint, requests=began.total)
+            self._host.events.emit(started)
         if now.ended_wall_s is not None:
             self._emit_end(now)
-
-    def _emit_start(self, batch: Batch) -> None:
-        self._host.events.emit(
-            BatchStarted(
-                at=self._host.clock.monotonic(),
-                batch_id=batch.batch_id,
-                caller=batch.caller,
-                endpoint=batch.endpoint,
-                requests=batch.total,
-            )
-        )
 
     def _emit_end(self, batch: Batch) -> None:
         self._host.events.emit(

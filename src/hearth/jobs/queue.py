@@ -48,11 +48,7 @@ class KeysInUse:
 
 
 def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
-    """The inference route that a request is meant for; without a word about it, the native one that takes such a body.
-
-    Raises:
-        BadRequest: there is no such route, or none can be told.
-    """
+    """The inference route that a request is meant for, or the native one that takes such a body. Raises BadRequest."""
     if endpoint is not None:
         if endpoint not in INFERENCE_ROUTES:
             raise BadRequest(f"endpoint: write one of {', '.join(INFERENCE_ROUTES)}")
@@ -75,11 +71,7 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
 
 
 def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
-    """What the queue must know of a request; `model` is the installed name of the one that it is for, where that is known.
-
-    Raises:
-        BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
-    """
+    """What the queue must know of a request; `model` is its installed name, where that is known. Raises BadRequest, ModelNotFound."""
     envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
     if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
         raise BadRequest("request: it asks for nothing; give a prompt or messages, and no num_predict of 0")

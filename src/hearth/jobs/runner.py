@@ -45,8 +45,8 @@ _NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
 _CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
 
 
-class Tasks:
-    """The tasks of one part."""
+class BackgroundTasks:
+    """Tasks that run to their end, whether anybody waits for them or not."""
 
     def __init__(self, clock: Clock, events: EventSink) -> None:
         self._clock = clock
@@ -54,7 +54,7 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run it to its end, whether anybody waits for it or not; shield the task where somebody does."""
+        """Shield the task where somebody waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -90,13 +90,7 @@ def named(job: Job) -> Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHost:
-    """What jobs need of the gateway.
-
-    Attributes:
-        ready: whether work can be taken and done now.
-        ended: called when a job has ended.
-        paused: whether external work waits on the owner's order.
-    """
+    """What jobs need of the gateway; `ended` is called when a job has ended, `paused` is about external work, on the owner's order."""
 
     worker: LLMQueueWorker
     resolve: Resolve
@@ -187,13 +181,7 @@ def is_off_peak(job: Job, batches: BatchSettings) -> bool:
 
 
 class JobRunner:
-    """The jobs that are on their way.
-
-    Attributes:
-        tasks: what must end before the process does.
-        ended: how many have ended since the start, by caller and state.
-        stopping: no more jobs start.
-    """
+    """The jobs that are on their way. `ended` counts since the start by caller and state; once `stopping`, no more jobs start."""
 
     def __init__(self, store: JobTable, host: JobHost) -> None:
         self._store = store
@@ -210,7 +198,7 @@ class JobRunner:
         self._model, self._in_a_row = "", 0
         self._job_s: float | None = None
         self._wake = asyncio.Event()
-        self.tasks = Tasks(host.clock, host.events)
+        self.tasks = BackgroundTasks(host.clock, host.events)
         self.ended: Counter[tuple[str, str]] = Counter()
         self.stopping = False
 
@@ -269,11 +257,6 @@ class JobRunner:
         if ahead == 0:
             return max(0.0, earliest_s)
         return None if self._job_s is None else max(earliest_s, ahead * self._job_s)
-
-    def _note_duration(self, ran_s: float) -> None:
-        """A moving average of the time for one job, of which several run at once."""
-        share_s = ran_s / max(1, len(self._runs))
-        self._job_s = share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
 
     async def cancel(self, job: Job) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: it is tried again, and may be asked again."""
@@ -447,7 +430,8 @@ class JobRunner:
             await self._return(run, came, attempt)
             return
         if came.state is JobState.COMPLETED:
-            self._note_duration(ran_s)
+            share_s = ran_s / max(1, len(self._runs))  # of which several run at once
+            self._job_s = share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
         await self._end(run, came, attempt)
 
     async def _end(self, run: Run, came: JobEnd, attempt: int) -> None:

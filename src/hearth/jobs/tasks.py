@@ -59,11 +59,7 @@ class TaskDoor:
             run: for any other type: what to do, on a thread; it does not outlive the process.
             priority: the band of a durable task, instead of what `priority_map` and `jobs.priority` say.
 
-        Raises:
-            BadRequest: `request` is missing or not usable, or `run` is missing.
-            ModelNotFound: the model is not installed.
-            QueueFull: `jobs.max_queued` tasks are waiting.
-            ShuttingDown, StorageUnavailable: see `Jobs.accept`.
+        Raises BadRequest, ModelNotFound, QueueFull, ShuttingDown, StorageUnavailable.
         """
         if task_type in self._settings.task_types:
             return await self._durable(task_type, job_key, request, endpoint, priority)

@@ -76,12 +76,7 @@ _METADATA = frozenset(
 
 
 def check_webhook(url: str, settings: WebhookSettings) -> str:
-    """The URL as it was given, where a job may have it.
-
-    Raises:
-        BadRequest: it is no http or https URL, or carries credentials or a fragment; or the owner has set no secret.
-        Forbidden: the owner allows no messages to its host.
-    """
+    """The URL as it was given. Raises BadRequest for one that no job may have, Forbidden where its host is not allowed."""
     host = host_of(url)
     if not host:
         raise BadRequest("webhook: write an http or https URL without user, password and fragment")
@@ -93,7 +88,7 @@ def check_webhook(url: str, settings: WebhookSettings) -> str:
 
 
 def allowed_hosts(settings: WebhookSettings) -> frozenset[str]:
-    """The hosts that the owner allows messages to, as `host_of` gives them."""
+    """As `host_of` gives them."""
     return frozenset(map(_bare, settings.allowed_hosts))
 
 
@@ -204,21 +199,16 @@ class WebhookSender:
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Try once. Where what came of it cannot be noted, it is due still, and left alone for a while."""
-        settings, attempts = self._settings(), delivery.attempts + 1
-        reason = await self._post(delivery, settings)
+        settings, reason, body = self._settings(), NOT_ALLOWED, body_of(delivery)
+        if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
+            headers = headers_of(delivery, body, settings.secret, self._clock.wall())
+            reason = await self._poster.post(delivery.url, body, headers, settings.timeout_s)
         try:
-            await self._note(delivery, settings, attempts, reason)
+            await self._note(delivery, settings, delivery.attempts + 1, reason)
         except StorageUnavailable:
             await asyncio.sleep(LOOK_INTERVAL_S)
         del self._under_way[delivery.job_id]
         self._wake.set()
-
-    async def _post(self, delivery: Delivery, settings: WebhookSettings) -> str:
-        if host_of(delivery.url) not in allowed_hosts(settings) or not settings.secret:
-            return NOT_ALLOWED
-        body = body_of(delivery)
-        headers = headers_of(delivery, body, settings.secret, self._clock.wall())
-        return await self._poster.post(delivery.url, body, headers, settings.timeout_s)
 
     async def _note(self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str) -> None:
         job_id, host, now = delivery.job_id, host_of(delivery.url), self._clock.monotonic()
