@@ -201,23 +201,23 @@ async def owned_file(batches: Batches, file_id: str, caller: Identity) -> Stored
 
 
 class FilePages:
-    """The handlers of what is small; each returns what its page shows. All raise NotFound and StorageUnavailable."""
+    """The handlers of what is small; each returns what its page shows."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def file(self, file_id: str, caller: Caller) -> dict[str, object]:
-        """One file."""
+        """One file. Raises NotFound, StorageUnavailable."""
         return file_view(await owned_file(batches_of(self._gateway), file_id, caller))
 
     async def listed(self, query: Annotated[FilesQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's files."""
+        """The caller's files. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after, ascending=query.order == "asc", purpose=query.purpose)
         found = await batches_of(self._gateway).files.list_files(page)
         return listing([file_view(each) for each in found], query.limit)
 
     async def delete(self, file_id: str, caller: Caller) -> dict[str, object]:
-        """Delete a file. Raises BadRequest while a batch reads it."""
+        """Delete a file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
         batches = batches_of(self._gateway)
         file = await owned_file(batches, file_id, caller)
         await batches.delete_file(file.number)
@@ -231,9 +231,13 @@ class FileTransfer:
         self._gateway = gateway
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
-        """Take a file; answered once it is on the disk. Counts once against the rate limit.
+        """Take a file; answered once it is on the disk.
 
-        Raises UnsupportedMedia, BadRequest, BodyTooLarge, RateLimited, QueueFull, NoRoomForBodies, StorageUnavailable, CallerGone.
+        Raises:
+            UnsupportedMedia, BadRequest: it is no form with a file and the purpose `batch`.
+            BodyTooLarge: the file is longer than `batches.max_file_mib`.
+            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
+                StorageUnavailable. CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
         declared = request.headers.values.get(b"content-length")

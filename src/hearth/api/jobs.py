@@ -86,7 +86,7 @@ class CancelJobQuery(BaseModel):
 
 
 class JobPages:
-    """The handlers; each returns what its page shows. All raise NotFound and StorageUnavailable."""
+    """The handlers; each returns what its page shows."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -94,7 +94,9 @@ class JobPages:
     async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
-        Raises BadRequest, Forbidden, RateLimited, ModelNotFound, KeyInUse, KeyReused, QueueFull, ShuttingDown.
+        Raises:
+            BadRequest, Forbidden, RateLimited, ModelNotFound: as for a request that waits for its answer.
+            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
         job = await body.run(partial(_job_of, asked, settings, large=body.is_long))
@@ -121,7 +123,7 @@ class JobPages:
         return JSONResponse(shown, status_code=202, headers={"location": f"{JOBS_PATH}/{kept.job_id}"} | replayed_header(is_new=is_new))
 
     async def job(self, job_id: str, caller: Caller) -> Response:
-        """One job; with its result for the caller it belongs to."""
+        """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         page = bytes(JSONResponse(_view(jobs, record)).body)
@@ -130,7 +132,7 @@ class JobPages:
         return Response(page, media_type="application/json")
 
     async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's own jobs, everybody's for an admin, the latest first, without results."""
+        """The caller's own jobs, everybody's for an admin, the latest first, without results. Raises StorageUnavailable."""
         jobs = self._jobs()
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"jobs": []}
@@ -141,7 +143,11 @@ class JobPages:
         return {"jobs": [_view(jobs, record) for record in found]}
 
     async def cancel(self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error."""
+        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error.
+
+        Raises:
+            NotFound, StorageUnavailable.
+        """
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         cancelled = await jobs.cancel(record)
@@ -264,15 +270,17 @@ class BatchesQuery(BaseModel):
 
 
 class BatchPages:
-    """The handlers; each returns what its page shows. All raise NotFound and StorageUnavailable."""
+    """The handlers; each returns what its page shows."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def create(self, asked: BatchBody, request: CurrentRequest, caller: Caller) -> JSONResponse:
-        """Take a batch: answered once it is on the disk. Counts once against the rate limit.
+        """Take a batch: answered once it is on the disk.
 
-        Raises BadRequest, RateLimited, KeyInUse, KeyReused, QueueFull, ShuttingDown.
+        Raises:
+            BadRequest, RateLimited: a batch counts once.
+            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
@@ -302,17 +310,17 @@ class BatchPages:
         )
 
     async def batch(self, batch_id: str, caller: Caller) -> dict[str, object]:
-        """One batch."""
+        """One batch. Raises NotFound, StorageUnavailable."""
         return batch_view(await _owned(batches_of(self._gateway), batch_id, caller))
 
     async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's batches, the latest first."""
+        """The caller's batches, the latest first. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after)
         found = await batches_of(self._gateway).store.list_batches(page)
         return listing([batch_view(each) for each in found], query.limit)
 
     async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel a batch that has not ended; again is no error."""
+        """Cancel a batch that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
         batches = batches_of(self._gateway)
         await _owned(batches, batch_id, caller)
         await batches.cancel(batch_id)
