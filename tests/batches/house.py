@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from hearth.storage.files import FileTable
 from hearth.storage.table import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority, canonical_model
-from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter
+from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter, in_house
 from tests.storage.house import believed
 from tests.support.virtual_time import LoopClock
 
@@ -137,3 +138,7 @@ class BatchHouse(JobHouse):
         codes = {each["custom_id"]: each["error"]["code"] if each["error"] else str(each["response"]["status_code"]) for each in errors}
         assert len({*done, *codes}) == len(output) + len(errors) == batch.completed + batch.failed
         return done, codes
+
+
+in_batch_house = functools.partial(in_house, kind=BatchHouse)
+"""`in_house` with files and batches."""

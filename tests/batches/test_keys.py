@@ -17,7 +17,7 @@ from hearth.events import BatchStarted
 from hearth.job_types import Problem
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store
-from tests.batches.house import HOUR_S, BatchHouse, jsonl, lines, new_batch
+from tests.batches.house import HOUR_S, BatchHouse, in_batch_house, jsonl, lines, new_batch
 from tests.jobs.house import Disk
 from tests.storage.house import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time
@@ -75,48 +75,44 @@ async def test_a_batch_that_has_ended_is_answered_as_it_is_also_by_the_next_proc
         assert await count(house) == 1
 
 
-@in_virtual_time
-async def test_the_key_of_another_caller_stands_for_nothing():
-    async with BatchHouse("a", resident=("a",)) as house:
-        await house.started(jsonl(*lines(1)), **KEY)
-        with pytest.raises(NotFound):
-            await house.batches.create(replace(AGAIN, caller="somebody else"))
+@in_batch_house()
+async def test_the_key_of_another_caller_stands_for_nothing(house):
+    await house.started(jsonl(*lines(1)), **KEY)
+    with pytest.raises(NotFound):
+        await house.batches.create(replace(AGAIN, caller="somebody else"))
 
 
-@in_virtual_time
-async def test_a_key_with_another_body_is_refused_and_starts_nothing():
-    async with BatchHouse("a", resident=("a",)) as house:
-        await house.started(jsonl(*lines(1)), **KEY)
-        for _ in range(2):
-            with pytest.raises(KeyReused):
-                await house.batches.create(replace(AGAIN, digest="d2"))
-            await house.ended_batch()
-        assert await count(house) == 1
-
-
-@in_virtual_time
-async def test_what_would_refuse_a_new_batch_does_not_refuse_one_that_was_taken():
-    async with BatchHouse("a", resident=("a",), settings=settings_with(batches={"max_open": 1})) as house:
-        await house.started(jsonl(*lines(1)), **KEY)
-        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+@in_batch_house()
+async def test_a_key_with_another_body_is_refused_and_starts_nothing(house):
+    await house.started(jsonl(*lines(1)), **KEY)
+    for _ in range(2):
+        with pytest.raises(KeyReused):
+            await house.batches.create(replace(AGAIN, digest="d2"))
         await house.ended_batch()
-        file = await house.files.find("file-batch_1")
-        assert file is not None
-        await house.batches.delete_file(file.number)
-        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+    assert await count(house) == 1
 
 
-@in_virtual_time
-async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again():
-    async with BatchHouse("a", resident=("a",)) as house:
-        await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
-        house.disk.silent = True
-        with pytest.raises(StorageUnavailable):
-            await house.batches.create(FIRST)
-        house.disk.silent = False
-        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
-        await house.ended_batch()
-        assert len(house.events.of(BatchStarted)) == 1
+@in_batch_house(settings=settings_with(batches={"max_open": 1}))
+async def test_what_would_refuse_a_new_batch_does_not_refuse_one_that_was_taken(house):
+    await house.started(jsonl(*lines(1)), **KEY)
+    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+    await house.ended_batch()
+    file = await house.files.find("file-batch_1")
+    assert file is not None
+    await house.batches.delete_file(file.number)
+    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+
+
+@in_batch_house()
+async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again(house):
+    await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
+    house.disk.silent = True
+    with pytest.raises(StorageUnavailable):
+        await house.batches.create(FIRST)
+    house.disk.silent = False
+    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+    await house.ended_batch()
+    assert len(house.events.of(BatchStarted)) == 1
 
 
 @in_virtual_time

@@ -7,11 +7,12 @@ of the table run on it and on the real store alike.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from typing import Any, Self, TypeVar, cast
 from weakref import finalize
 
@@ -31,7 +32,7 @@ from hearth.storage.writer import Failure, Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
 from tests.storage.house import believed
 from tests.support.fake_ollama import FakeModel
-from tests.support.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import House, settings_with
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class Disk:
         return list(map(tuple, self.connection.execute(question)))
 
 
-@cache
+@functools.cache
 def _migrated() -> bytes:
     """An empty database of the newest version; a copy takes a tenth of the time."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
@@ -219,3 +220,20 @@ class JobHouse(House):
 def with_jobs(**keys: Any) -> Settings:
     """Settings of a small house; `jobs` keys changed."""
     return settings_with(jobs=keys)
+
+
+def in_house(*models: str | FakeModel, kind: type[JobHouse] = JobHouse, **how: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Run a test in virtual time within a house, its first argument; with one model, `a`, which is in memory, unless others are named."""
+
+    def of(test: Callable[..., Any]) -> Any:
+        @functools.wraps(test)
+        async def scenario(*args: Any, **others: Any) -> None:
+            async with kind(*(models or ("a",)), **({} if models else {"resident": ("a",)}) | how) as house:
+                await test(house, *args, **others)
+
+        run: Any = in_virtual_time(scenario)
+        _, *parameters = inspect.signature(test).parameters.values()
+        run.__signature__ = inspect.Signature(parameters)  # what pytest reads
+        return run
+
+    return of

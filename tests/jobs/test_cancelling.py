@@ -14,7 +14,7 @@ from hearth.job_types import JobEnd, JobState
 from hearth.jobs import service
 from hearth.jobs.runner import Run, run_once
 from hearth.types import Outcome, RequestId, Sequence
-from tests.jobs.house import JobHouse, job, with_jobs
+from tests.jobs.house import JobHouse, in_house, job, with_jobs
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import settle
@@ -26,21 +26,20 @@ def ends(house: JobHouse) -> dict[str, str]:
     return {event.job_id: event.state for event in house.events.of(JobEnded)}
 
 
-@in_virtual_time
-async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
-        for number, caller in enumerate(["me", "them", "me", "me"]):
-            await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
-        mine = house.submit("a", caller="me", request_id="req_mine")
-        await sleep_until(1.0)
-        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3, batches=0)
-        assert await cancel_caller(house.gateway, "me") == NOTHING
-        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
-        assert house.ollama.calls[0].ended_at == 1.0
-        await house.ended("job_1")
-        assert house.now == 6.0
-        assert ends(house) == {"job_0": "cancelled", "job_2": "cancelled", "job_3": "cancelled", "job_1": "completed"}
-        assert len(house.ollama.calls) == 2
+@in_house(settings=with_jobs(max_in_queue=2))
+async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(house):
+    for number, caller in enumerate(["me", "them", "me", "me"]):
+        await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
+    mine = house.submit("a", caller="me", request_id="req_mine")
+    await sleep_until(1.0)
+    assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3, batches=0)
+    assert await cancel_caller(house.gateway, "me") == NOTHING
+    assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+    assert house.ollama.calls[0].ended_at == 1.0
+    await house.ended("job_1")
+    assert house.now == 6.0
+    assert ends(house) == {"job_0": "cancelled", "job_2": "cancelled", "job_3": "cancelled", "job_1": "completed"}
+    assert len(house.ollama.calls) == 2
 
 
 @in_virtual_time
@@ -54,19 +53,18 @@ async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled():
         assert set(ends(house).values()) == {"cancelled"}
 
 
-@in_virtual_time
-async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_time():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(caller="me", service_s=5.0))
-        mine = house.submit("a", caller="me")
-        await sleep_until(1.0)
-        house.disk.broken = True
-        with pytest.raises(StorageUnavailable):
-            await cancel_caller(house.gateway, "me")
-        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
-        house.disk.broken = False
-        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
-        assert ends(house) == {"job_1": "cancelled"}
+@in_house()
+async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_time(house):
+    await house.accept(job(caller="me", service_s=5.0))
+    mine = house.submit("a", caller="me")
+    await sleep_until(1.0)
+    house.disk.broken = True
+    with pytest.raises(StorageUnavailable):
+        await cancel_caller(house.gateway, "me")
+    assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+    house.disk.broken = False
+    assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
+    assert ends(house) == {"job_1": "cancelled"}
 
 
 async def cancelled_by(house: JobHouse, how: str, job_id: str, *, caller: str | None = "me") -> bool | None:
@@ -78,121 +76,114 @@ async def cancelled_by(house: JobHouse, how: str, job_id: str, *, caller: str | 
 
 
 @pytest.mark.parametrize("how", ["id", "number"])
-@in_virtual_time
-async def test_a_job_that_is_cancelled_as_a_request_is_so_on_the_disk_when_that_is_answered(how: str):
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job("job_1", caller="me", service_s=5.0))
-        await sleep_until(2.0)
-        house.disk.latency_s = 0.5
-        assert await cancelled_by(house, how, "job_1") is True
-        assert house.ollama.calls[0].ended_at == 2.0
-        assert house.disk.rows("SELECT state FROM jobs") == [("cancelled",)]
-        assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is True
-        assert await cancel_item(house.gateway, Sequence(1)) is True
-        assert ends(house) == {"job_1": "cancelled"}
+@in_house()
+async def test_a_job_that_is_cancelled_as_a_request_is_so_on_the_disk_when_that_is_answered(house, how: str):
+    await house.accept(job("job_1", caller="me", service_s=5.0))
+    await sleep_until(2.0)
+    house.disk.latency_s = 0.5
+    assert await cancelled_by(house, how, "job_1") is True
+    assert house.ollama.calls[0].ended_at == 2.0
+    assert house.disk.rows("SELECT state FROM jobs") == [("cancelled",)]
+    assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is True
+    assert await cancel_item(house.gateway, Sequence(1)) is True
+    assert ends(house) == {"job_1": "cancelled"}
 
 
 @pytest.mark.parametrize("how", ["id", "number"])
-@in_virtual_time
-async def test_while_the_disk_is_broken_a_job_that_is_cancelled_as_a_request_frees_the_gpu_and_is_asked_for_again(how: str):
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job("job_1", caller="me", service_s=5.0))
-        mine = house.submit("a", caller="me", request_id="req_1")
-        await sleep_until(2.0)
-        house.disk.broken = True
-        with pytest.raises(StorageUnavailable):
-            await cancelled_by(house, how, "job_1")
-        await settle()
-        assert house.ollama.calls[0].ended_at == 2.0
-        assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
-        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
-        house.disk.broken = False
-        assert await cancelled_by(house, how, "job_1") is True
-        assert (await house.record("job_1")).state is JobState.CANCELLED
+@in_house()
+async def test_while_the_disk_is_broken_a_job_that_is_cancelled_as_a_request_frees_the_gpu_and_is_asked_for_again(house, how: str):
+    await house.accept(job("job_1", caller="me", service_s=5.0))
+    mine = house.submit("a", caller="me", request_id="req_1")
+    await sleep_until(2.0)
+    house.disk.broken = True
+    with pytest.raises(StorageUnavailable):
+        await cancelled_by(house, how, "job_1")
+    await settle()
+    assert house.ollama.calls[0].ended_at == 2.0
+    assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
+    assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+    house.disk.broken = False
+    assert await cancelled_by(house, how, "job_1") is True
+    assert (await house.record("job_1")).state is JobState.CANCELLED
 
 
 @pytest.mark.parametrize("where", ["in the store", "between two attempts"])
-@in_virtual_time
-async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(where: str):
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        if where == "in the store":
-            await house.accept(job("job_0", caller="them", service_s=10.0))
-        else:
-            house.ollama.next_calls(CallFault.SERVER_ERROR)
-        await house.accept(job("job_1", caller="me"))
-        await sleep_until(2.0)
-        assert (await house.record("job_1")).position == 0
-        assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
-        assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
-        assert [await cancel_request(house.gateway, RequestId("job_1"), caller=caller) for caller in ("me", None)] == [True, True]
-        await sleep_until(30.0)
-        assert ends(house)["job_1"] == "cancelled"
-        assert len(house.ollama.calls) == 1
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house, where: str):
+    if where == "in the store":
+        await house.accept(job("job_0", caller="them", service_s=10.0))
+    else:
+        house.ollama.next_calls(CallFault.SERVER_ERROR)
+    await house.accept(job("job_1", caller="me"))
+    await sleep_until(2.0)
+    assert (await house.record("job_1")).position == 0
+    assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
+    assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
+    assert [await cancel_request(house.gateway, RequestId("job_1"), caller=caller) for caller in ("me", None)] == [True, True]
+    await sleep_until(30.0)
+    assert ends(house)["job_1"] == "cancelled"
+    assert len(house.ollama.calls) == 1
 
 
-@in_virtual_time
-async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job("job_1", caller="me"))
-        await house.ended("job_1")
-        assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
-        assert await cancel_item(house.gateway, Sequence(1)) is False
-        assert ends(house) == {"job_1": "completed"}
+@in_house()
+async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled(house):
+    await house.accept(job("job_1", caller="me"))
+    await house.ended("job_1")
+    assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
+    assert await cancel_item(house.gateway, Sequence(1)) is False
+    assert ends(house) == {"job_1": "completed"}
 
 
 @pytest.mark.parametrize("by", ["id", "caller"])
-@in_virtual_time
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_when_it_is_asked_for_again(by: str):
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        for name in ("job_1", "job_2"):
-            await house.accept(job(name, caller="me", service_s=50.0))
-        await sleep_until(1.0)
-        house.disk.silent = True
-        for name in ("job_1", "job_2"):
-            with pytest.raises(StorageUnavailable):
-                await house.jobs.cancel(await house.record(name))
-        house.disk.silent = False
-        assert house.jobs.status() == {"waiting": 1, "running": 1}
-        for count in (2, 0):
-            if by == "id":
-                records = [await house.record(name) for name in ("job_1", "job_1", "job_2", "job_2")]
-                assert sum(await asyncio.gather(*map(house.jobs.cancel, records))) == count
-            else:
-                assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=count, batches=0)
-        await settle()
-        assert (house.jobs.status(), house.ollama.calls[0].ended_at) == ({"waiting": 0, "running": 0}, 1.0)
-        assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
-
-
-@in_virtual_time
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_though_nobody_asks_again():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        for name in ("job_1", "job_2"):
-            await house.accept(job(name, service_s=5.0))
-        await sleep_until(1.0)
-        house.disk.silent = True
-        for name in ("job_1", "job_2"):
-            with pytest.raises(StorageUnavailable):
-                await house.jobs.cancel(await house.record(name))
-        house.disk.silent = False
-        await house.ended("job_1", "job_2")
-        assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
-        assert [event.job_id for event in house.events.of(JobStarted)] == ["job_1"]
-
-
-@in_virtual_time
-async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(service_s=1.0))
-        await sleep_until(0.5)
-        house.disk.broken_writes = True
-        await sleep_until(2.0)
-        house.disk.broken_writes, house.disk.silent = False, True
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_when_it_is_asked_for_again(house, by: str):
+    for name in ("job_1", "job_2"):
+        await house.accept(job(name, caller="me", service_s=50.0))
+    await sleep_until(1.0)
+    house.disk.silent = True
+    for name in ("job_1", "job_2"):
         with pytest.raises(StorageUnavailable):
-            await house.jobs.cancel(await house.record("job_1"))
-        house.disk.silent = False
-        await house.ended("job_1")
-        assert ends(house) == {"job_1": "cancelled"}
+            await house.jobs.cancel(await house.record(name))
+    house.disk.silent = False
+    assert house.jobs.status() == {"waiting": 1, "running": 1}
+    for count in (2, 0):
+        if by == "id":
+            records = [await house.record(name) for name in ("job_1", "job_1", "job_2", "job_2")]
+            assert sum(await asyncio.gather(*map(house.jobs.cancel, records))) == count
+        else:
+            assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=count, batches=0)
+    await settle()
+    assert (house.jobs.status(), house.ollama.calls[0].ended_at) == ({"waiting": 0, "running": 0}, 1.0)
+    assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
+
+
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_though_nobody_asks_again(house):
+    for name in ("job_1", "job_2"):
+        await house.accept(job(name, service_s=5.0))
+    await sleep_until(1.0)
+    house.disk.silent = True
+    for name in ("job_1", "job_2"):
+        with pytest.raises(StorageUnavailable):
+            await house.jobs.cancel(await house.record(name))
+    house.disk.silent = False
+    await house.ended("job_1", "job_2")
+    assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
+    assert [event.job_id for event in house.events.of(JobStarted)] == ["job_1"]
+
+
+@in_house()
+async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled(house):
+    await house.accept(job(service_s=1.0))
+    await sleep_until(0.5)
+    house.disk.broken_writes = True
+    await sleep_until(2.0)
+    house.disk.broken_writes, house.disk.silent = False, True
+    with pytest.raises(StorageUnavailable):
+        await house.jobs.cancel(await house.record("job_1"))
+    house.disk.silent = False
+    await house.ended("job_1")
+    assert ends(house) == {"job_1": "cancelled"}
 
 
 @in_virtual_time

@@ -15,7 +15,8 @@ from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, Jobs
 from hearth.job_types import JobState
 from hearth.jobs.runner import backoff_s
 from hearth.types import Lane, Priority
-from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, settings_with, settle
@@ -25,17 +26,16 @@ def started(house: JobHouse) -> list[str]:
     return [event.job_id for event in house.events.of(JobStarted)]
 
 
-@in_virtual_time
-async def test_a_job_runs_and_its_answer_is_kept():
-    async with JobHouse("a", resident=("a",)) as house:
-        accepted = await house.accept(job(service_s=2.0))
-        (end,) = await house.ended("job_1")
-        assert (end.state, end.attempts, end.status, end.reason) == ("completed", 1, 200, "")
-        assert 2.0 <= end.total_s < 2.5
-        record = await house.record("job_1")
-        assert record.result is not None
-        assert json.loads(record.result)["response"] == " alpha beta gamma"
-        assert (record.number, house.told) == (accepted.job.number, 1)
+@in_house()
+async def test_a_job_runs_and_its_answer_is_kept(house):
+    accepted = await house.accept(job(service_s=2.0))
+    (end,) = await house.ended("job_1")
+    assert (end.state, end.attempts, end.status, end.reason) == ("completed", 1, 200, "")
+    assert 2.0 <= end.total_s < 2.5
+    record = await house.record("job_1")
+    assert record.result is not None
+    assert json.loads(record.result)["response"] == " alpha beta gamma"
+    assert (record.number, house.told) == (accepted.job.number, 1)
 
 
 @in_virtual_time
@@ -91,46 +91,43 @@ async def test_a_caller_who_leaves_during_the_commit_leaves_a_job_that_runs():
         await house.ended("job_1")
 
 
-@in_virtual_time
-async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_callers_find_it_open():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
-        for n in range(6):
-            await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL))
-        await settle()
-        assert len(house.events.of(ItemQueued)) == 2
-        assert [(await house.record(f"job_{n}")).position for n in range(6)] == [None, None, 0, 1, 2, 3]
-        ticket = house.submit("a")
-        assert ticket.position <= 2
-        await body_of(ticket)
-        await house.ended(*(f"job_{n}" for n in range(6)))
-        assert started(house) == [f"job_{n}" for n in range(6)]
+@in_house(settings=with_jobs(max_in_queue=2))
+async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_callers_find_it_open(house):
+    for n in range(6):
+        await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL))
+    await settle()
+    assert len(house.events.of(ItemQueued)) == 2
+    assert [(await house.record(f"job_{n}")).position for n in range(6)] == [None, None, 0, 1, 2, 3]
+    ticket = house.submit("a")
+    assert ticket.position <= 2
+    await body_of(ticket)
+    await house.ended(*(f"job_{n}" for n in range(6)))
+    assert started(house) == [f"job_{n}" for n in range(6)]
 
 
-@in_virtual_time
-async def test_the_house_goes_before_jobs_of_a_lower_band():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=3)) as house:
-        for n in range(3):
-            await house.accept(job(f"job_{n}", service_s=5.0))
-        await settle()
-        urgent = house.internal("a", priority=Priority.CRITICAL)
-        await body_of(urgent)
-        assert len(house.events.of(JobEnded)) <= 1
-        await house.ended("job_0", "job_1", "job_2")
+@in_house(settings=with_jobs(max_in_queue=3))
+async def test_the_house_goes_before_jobs_of_a_lower_band(house):
+    for n in range(3):
+        await house.accept(job(f"job_{n}", service_s=5.0))
+    await settle()
+    urgent = house.internal("a", priority=Priority.CRITICAL)
+    await body_of(urgent)
+    assert len(house.events.of(JobEnded)) <= 1
+    await house.ended("job_0", "job_1", "job_2")
 
 
-@in_virtual_time
-async def test_a_cancelled_job_ends_once_wherever_it_is():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        for n in range(3):
-            await house.accept(job(f"job_{n}", service_s=5.0))
-        await sleep_until(1.0)
-        for name in ("job_0", "job_2"):
-            assert await house.jobs.cancel(await house.record(name))
-            assert not await house.jobs.cancel(await house.record(name))
-        ends = {end.job_id: end.state for end in await house.ended("job_0", "job_1", "job_2")}
-        assert ends == {"job_0": "cancelled", "job_1": "completed", "job_2": "cancelled"}
-        assert started(house) == ["job_0", "job_1"]
-        assert (await house.record("job_0")).result is None
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_a_cancelled_job_ends_once_wherever_it_is(house):
+    for n in range(3):
+        await house.accept(job(f"job_{n}", service_s=5.0))
+    await sleep_until(1.0)
+    for name in ("job_0", "job_2"):
+        assert await house.jobs.cancel(await house.record(name))
+        assert not await house.jobs.cancel(await house.record(name))
+    ends = {end.job_id: end.state for end in await house.ended("job_0", "job_1", "job_2")}
+    assert ends == {"job_0": "cancelled", "job_1": "completed", "job_2": "cancelled"}
+    assert started(house) == ["job_0", "job_1"]
+    assert (await house.record("job_0")).result is None
 
 
 @in_virtual_time
@@ -146,15 +143,14 @@ async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end(
             assert end.state == ("cancelled" if cancelled else "completed")
 
 
-@in_virtual_time
-async def test_cancelling_its_item_in_the_queue_ends_a_job_too():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(service_s=5.0))
-        await sleep_until(1.0)
-        assert house.jobs.runner.sequence_of("job_1") == 1
-        house.worker.cancel_request("job_1", caller=None)  # type: ignore[arg-type]
-        (end,) = await house.ended("job_1")
-        assert end.state == "cancelled"
+@in_house()
+async def test_cancelling_its_item_in_the_queue_ends_a_job_too(house):
+    await house.accept(job(service_s=5.0))
+    await sleep_until(1.0)
+    assert house.jobs.runner.sequence_of("job_1") == 1
+    house.worker.cancel_request("job_1", caller=None)
+    (end,) = await house.ended("job_1")
+    assert end.state == "cancelled"
 
 
 @in_virtual_time
@@ -179,23 +175,21 @@ async def test_a_job_waits_for_its_time_and_for_the_end_of_active_hours():
         assert 3600 <= house.now < 3615
 
 
-@in_virtual_time
-async def test_more_room_in_the_queue_is_filled_at_once():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        for number in range(1, 4):
-            await house.accept(job(f"job_{number}", service_s=100.0))
-        await sleep_until(1.0)
-        assert started(house) == ["job_1"]
-        house.gateway.reload(GatewayConfig(settings=with_jobs(max_in_queue=3)))
-        await sleep_until(1.1)
-        assert started(house) == ["job_1", "job_2", "job_3"]
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_more_room_in_the_queue_is_filled_at_once(house):
+    for number in range(1, 4):
+        await house.accept(job(f"job_{number}", service_s=100.0))
+    await sleep_until(1.0)
+    assert started(house) == ["job_1"]
+    house.gateway.reload(GatewayConfig(settings=with_jobs(max_in_queue=3)))
+    await sleep_until(1.1)
+    assert started(house) == ["job_1", "job_2", "job_3"]
 
 
-@in_virtual_time
-async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused():
-    async with JobHouse("a") as house:
-        with pytest.raises(BadRequest, match="never comes"):
-            await house.accept(job(off_peak=True))
+@in_house("a")
+async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused(house):
+    with pytest.raises(BadRequest, match="never comes"):
+        await house.accept(job(off_peak=True))
 
 
 @in_virtual_time
@@ -230,19 +224,18 @@ async def test_a_key_that_was_kept_with_another_job_though_the_disk_said_that_it
 
 
 @pytest.mark.parametrize("known_by", [{"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"}])
-@in_virtual_time
-async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_when_it_is_asked_for_again(known_by):
-    async with JobHouse("a", resident=("a",)) as house:
-        await settle()
-        house.disk.silent = True
-        with pytest.raises(StorageUnavailable):
-            await house.accept(job(**known_by))
-        house.disk.silent = False
-        for again in ("job_2", "job_3"):
-            accepted = await house.accept(job(again, **known_by))
-            assert (accepted.job.job_id, accepted.is_new) == ("job_1", False)
-        await house.ended("job_1")
-        assert started(house) == ["job_1"]
+@in_house()
+async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_when_it_is_asked_for_again(house, known_by):
+    await settle()
+    house.disk.silent = True
+    with pytest.raises(StorageUnavailable):
+        await house.accept(job(**known_by))
+    house.disk.silent = False
+    for again in ("job_2", "job_3"):
+        accepted = await house.accept(job(again, **known_by))
+        assert (accepted.job.job_id, accepted.is_new) == ("job_1", False)
+    await house.ended("job_1")
+    assert started(house) == ["job_1"]
 
 
 @in_virtual_time
@@ -262,61 +255,50 @@ async def test_a_job_that_nobody_can_ask_for_again_is_not_there_if_its_caller_wa
         assert started(house) == ["job_2"]
 
 
-@in_virtual_time
-async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(service_s=30.0))
-        await sleep_until(5.0)
-        house.ollama.go_down()
-        await sleep_until(600.0)
-        assert (await house.record("job_1")).state is JobState.QUEUED
-        house.ollama.come_up()
-        (end,) = await house.ended("job_1")
-        assert (end.state, end.attempts) == ("completed", 1)
+@in_house()
+async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(house):
+    await house.accept(job(service_s=30.0))
+    await sleep_until(5.0)
+    house.ollama.go_down()
+    await sleep_until(600.0)
+    assert (await house.record("job_1")).state is JobState.QUEUED
+    house.ollama.come_up()
+    (end,) = await house.ended("job_1")
+    assert (end.state, end.attempts) == ("completed", 1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "reason"), [(CallFault.SERVER_ERROR, 500, "backend_status"), (CallFault.GONE_BEFORE_HEAD, None, "backend_gone")]
+@for_each(
+    ("settings", "fault", "changed", "expected", "pauses"),
+    [
+        ({"max_attempts": 3}, CallFault.SERVER_ERROR, {}, ("failed", 3, 500, "backend_status"), [5.0, 10.0]),
+        ({"max_attempts": 3}, CallFault.GONE_BEFORE_HEAD, {}, ("failed", 3, None, "backend_gone"), [5.0, 10.0]),
+        ({}, None, {"model": "nowhere"}, ("failed", 1, None, "model_not_found"), []),
+        ({"max_result_mib": 0.0001}, None, {}, ("failed", 1, 200, "result_too_large"), []),
+    ],
 )
 @in_virtual_time
-async def test_an_answer_that_fails_is_tried_again_later_and_then_given_up(fault, status, reason):
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_attempts=3)) as house:
-        house.ollama.next_calls(*[fault] * 8)
-        await house.accept(job())
+async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_given_up(settings, fault, changed, expected, pauses):
+    async with JobHouse("a", resident=("a",), settings=with_jobs(**settings)) as house:
+        if fault is not None:
+            house.ollama.next_calls(*[fault] * 8)
+        await house.accept(job(**changed))
         (end,) = await house.ended("job_1")
-        assert (end.state, end.attempts, end.status, end.reason) == ("failed", 3, status, reason)
-        assert [event.retry_s for event in house.events.of(JobRequeued)] == [5.0, 10.0]
-        assert house.now >= 15.0
+        assert (end.state, end.attempts, end.status, end.reason) == expected
+        assert [event.retry_s for event in house.events.of(JobRequeued)] == pauses
+        assert house.now >= sum(pauses)
 
 
 def test_pauses_between_attempts_double_up_to_five_minutes():
     assert [backoff_s(attempts) for attempts in (1, 2, 3, 6, 7, 8, 5000)] == [5, 10, 20, 160, 300, 300, 300]
 
 
-@in_virtual_time
-async def test_a_model_that_is_gone_fails_the_job_at_once():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(model="nowhere"))
-        (end,) = await house.ended("job_1")
-        assert (end.state, end.reason, end.attempts) == ("failed", "model_not_found", 1)
-
-
-@in_virtual_time
-async def test_an_answer_that_is_too_long_fails_the_job():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_result_mib=0.0001)) as house:
-        await house.accept(job())
-        (end,) = await house.ended("job_1")
-        assert (end.state, end.reason) == ("failed", "result_too_large")
-
-
-@in_virtual_time
-async def test_a_defect_ends_its_job_and_holds_up_no_other():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1), expect_faults=True) as house:
-        await house.accept(job(path="/no/route"))
-        await house.accept(job("job_2"))
-        ends = {end.job_id: (end.state, end.reason) for end in await house.ended("job_1", "job_2")}
-        assert ends == {"job_1": ("failed", "internal_error"), "job_2": ("completed", "")}
-        assert [(fault.where, fault.detail) for fault in house.events.of(InternalFault)] == [("job", "KeyError")]
+@in_house(settings=with_jobs(max_in_queue=1), expect_faults=True)
+async def test_a_defect_ends_its_job_and_holds_up_no_other(house):
+    await house.accept(job(path="/no/route"))
+    await house.accept(job("job_2"))
+    ends = {end.job_id: (end.state, end.reason) for end in await house.ended("job_1", "job_2")}
+    assert ends == {"job_1": ("failed", "internal_error"), "job_2": ("completed", "")}
+    assert [(fault.where, fault.detail) for fault in house.events.of(InternalFault)] == [("job", "KeyError")]
 
 
 @in_virtual_time
@@ -333,20 +315,19 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job():
         await asyncio.gather(*map(body_of, tickets))
 
 
-@in_virtual_time
-async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(service_s=5.0))
-        await sleep_until(1.0)
-        house.disk.broken = True
-        with pytest.raises(StorageUnavailable):
-            await house.accept(job("job_2"))
-        await sleep_until(60.0)
-        assert house.events.of(JobEnded) == []
-        house.disk.broken = False
-        (end,) = await house.ended("job_1")
-        assert (end.state, end.attempts) == ("completed", 1)
-        assert house.disk.rows("SELECT id FROM jobs") == [("job_1",)]
+@in_house()
+async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept(house):
+    await house.accept(job(service_s=5.0))
+    await sleep_until(1.0)
+    house.disk.broken = True
+    with pytest.raises(StorageUnavailable):
+        await house.accept(job("job_2"))
+    await sleep_until(60.0)
+    assert house.events.of(JobEnded) == []
+    house.disk.broken = False
+    (end,) = await house.ended("job_1")
+    assert (end.state, end.attempts) == ("completed", 1)
+    assert house.disk.rows("SELECT id FROM jobs") == [("job_1",)]
 
 
 @pytest.mark.parametrize("silent_at", [0.6, 2.0], ids=["of its start", "of its end"])
@@ -364,17 +345,16 @@ async def test_a_commit_that_was_made_and_reported_as_failed_costs_a_job_neither
         assert (end.state, end.attempts, len(house.ollama.calls)) == ("completed", 1, 1)
 
 
-@in_virtual_time
-async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_disk_ends_once():
-    async with JobHouse("a", resident=("a",)) as house:
-        await house.accept(job(service_s=5.0))
-        await sleep_until(2.0)
-        house.disk.broken = True
-        await sleep_until(5.5)
-        house.disk.broken = False
-        assert await house.jobs.cancel(await house.record("job_1"))
-        await asyncio.sleep(10.0)
-        assert [(end.state, end.job_id) for end in house.events.of(JobEnded)] == [("cancelled", "job_1")]
+@in_house()
+async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_disk_ends_once(house):
+    await house.accept(job(service_s=5.0))
+    await sleep_until(2.0)
+    house.disk.broken = True
+    await sleep_until(5.5)
+    house.disk.broken = False
+    assert await house.jobs.cancel(await house.record("job_1"))
+    await asyncio.sleep(10.0)
+    assert [(end.state, end.job_id) for end in house.events.of(JobEnded)] == [("cancelled", "job_1")]
 
 
 @in_virtual_time
@@ -460,30 +440,28 @@ def _ended_on(disk: Disk) -> set[str]:
     return {name for (name,) in disk.rows("SELECT id FROM jobs WHERE state = 'completed'")}
 
 
-@in_virtual_time
-async def test_when_a_job_starts_is_estimated_from_those_that_ran():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        await house.accept(job("job_0", service_s=10.0))
-        await house.accept(job("job_1", service_s=10.0))
-        await house.accept(job("job_2", service_s=10.0))
-        await settle()
-        assert house.jobs.estimated_start_s(await house.record("job_2")) is None
-        await house.ended("job_0")
-        estimate = house.jobs.estimated_start_s(await house.record("job_2"))
-        assert estimate == pytest.approx(10.0, abs=1.0)
-        assert house.jobs.estimated_start_s(await house.record("job_0")) is None
-        await house.ended("job_1", "job_2")
+@in_house(settings=with_jobs(max_in_queue=1))
+async def test_when_a_job_starts_is_estimated_from_those_that_ran(house):
+    await house.accept(job("job_0", service_s=10.0))
+    await house.accept(job("job_1", service_s=10.0))
+    await house.accept(job("job_2", service_s=10.0))
+    await settle()
+    assert house.jobs.estimated_start_s(await house.record("job_2")) is None
+    await house.ended("job_0")
+    estimate = house.jobs.estimated_start_s(await house.record("job_2"))
+    assert estimate == pytest.approx(10.0, abs=1.0)
+    assert house.jobs.estimated_start_s(await house.record("job_0")) is None
+    await house.ended("job_1", "job_2")
 
 
-@in_virtual_time
-async def test_nobody_tells_when_a_job_starts_that_an_order_holds_back():
-    async with JobHouse("a", resident=("a",)) as house:
-        house.gateway.orders.pause()
-        await house.accept(job("job_1", lane=Lane.EXTERNAL))
-        assert house.jobs.estimated_start_s(await house.record("job_1")) is None
-        house.gateway.orders.resume()
-        house.gateway.orders.drain()
-        await house.accept(job("job_2"))
-        assert house.jobs.estimated_start_s(await house.record("job_2")) is None
-        house.gateway.orders.resume()
-        await house.ended("job_1", "job_2")
+@in_house()
+async def test_nobody_tells_when_a_job_starts_that_an_order_holds_back(house):
+    house.gateway.orders.pause()
+    await house.accept(job("job_1", lane=Lane.EXTERNAL))
+    assert house.jobs.estimated_start_s(await house.record("job_1")) is None
+    house.gateway.orders.resume()
+    house.gateway.orders.drain()
+    await house.accept(job("job_2"))
+    assert house.jobs.estimated_start_s(await house.record("job_2")) is None
+    house.gateway.orders.resume()
+    await house.ended("job_1", "job_2")

@@ -14,7 +14,7 @@ from hearth.storage.jobs import JobTable
 from hearth.storage.table import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority
-from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter, job, with_jobs
+from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter, in_house, job, with_jobs
 from tests.storage.house import StoppedClock, believed
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
@@ -69,14 +69,13 @@ async def test_a_batch_does_not_go_on_for_ever():
     assert (await order(jobs(*wanted))).index(2) == BATCH_LIMIT
 
 
-@in_virtual_time
-async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several():
-    async with JobHouse("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4)) as house:
-        for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):
-            await house.accept(each)
-        await house.moves.until(lambda: len(house.events.of(JobStarted)) == 2)
-        assert house.jobs.status() == {"waiting": 1, "running": 2}
-        await house.ended("job_1", "job_2", "job_3")
+@in_house("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4))
+async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several(house):
+    for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):
+        await house.accept(each)
+    await house.moves.until(lambda: len(house.events.of(JobStarted)) == 2)
+    assert house.jobs.status() == {"waiting": 1, "running": 2}
+    await house.ended("job_1", "job_2", "job_3")
 
 
 @for_each("seed", range(2 * EXAMPLES))

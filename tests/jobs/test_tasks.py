@@ -11,7 +11,7 @@ from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import InternalFault, ItemEnded, JobStarted
 from hearth.jobs.tasks import Submitted
 from hearth.types import Lane, Priority
-from tests.jobs.house import Disk, JobHouse, with_jobs
+from tests.jobs.house import Disk, JobHouse, in_house, with_jobs
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time
@@ -22,15 +22,14 @@ LETTER = {"model": "a:latest", "prompt": "x", "fake": {"service_s": 1.0}}
 RESEARCH = {"model": "b:latest", "prompt": "x", "fake": {"service_s": 1.0}}
 
 
-@in_virtual_time
-async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house():
-    async with JobHouse("a", resident=("a",), settings=LLM) as house:
-        submitted = await house.door.submit_task("letter", "7", request=LETTER)
-        assert submitted.is_new
-        await house.ended(submitted.task_id)
-        (item,) = house.events.of(ItemEnded)
-        assert (item.lane, item.task_type, item.request_id) == (Lane.INTERNAL, "letter", submitted.task_id)
-        assert (await house.record(submitted.task_id)).priority is Priority.BACKGROUND
+@in_house(settings=LLM)
+async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house(house):
+    submitted = await house.door.submit_task("letter", "7", request=LETTER)
+    assert submitted.is_new
+    await house.ended(submitted.task_id)
+    (item,) = house.events.of(ItemEnded)
+    assert (item.lane, item.task_type, item.request_id) == (Lane.INTERNAL, "letter", submitted.task_id)
+    assert (await house.record(submitted.task_id)).priority is Priority.BACKGROUND
 
 
 @in_virtual_time
@@ -67,19 +66,18 @@ async def test_letters_and_research_are_done_in_batches_each_in_its_order():
         assert len([record for record in house.ollama.control if record.kind == "load"]) <= 2
 
 
-@in_virtual_time
-async def test_the_same_type_and_key_is_one_task_until_it_has_ended():
-    async with JobHouse("a", resident=("a",), settings=LLM) as house:
-        first = await house.door.submit_task("letter", "7", request=LETTER)
-        again = await house.door.submit_task("letter", "7", request=LETTER)
-        other = await house.door.submit_task("letter", "8", request=LETTER)
-        unkeyed = [await house.door.submit_task("letter", request=LETTER) for _ in range(2)]
-        assert (again.task_id, again.is_new, other.is_new) == (first.task_id, False, True)
-        assert len({task.task_id for task in unkeyed}) == 2
-        await house.ended(first.task_id, other.task_id, *(task.task_id for task in unkeyed))
-        later = await house.door.submit_task("letter", "7", request=LETTER)
-        assert later.is_new
-        await house.ended(later.task_id)
+@in_house(settings=LLM)
+async def test_the_same_type_and_key_is_one_task_until_it_has_ended(house):
+    first = await house.door.submit_task("letter", "7", request=LETTER)
+    again = await house.door.submit_task("letter", "7", request=LETTER)
+    other = await house.door.submit_task("letter", "8", request=LETTER)
+    unkeyed = [await house.door.submit_task("letter", request=LETTER) for _ in range(2)]
+    assert (again.task_id, again.is_new, other.is_new) == (first.task_id, False, True)
+    assert len({task.task_id for task in unkeyed}) == 2
+    await house.ended(first.task_id, other.task_id, *(task.task_id for task in unkeyed))
+    later = await house.door.submit_task("letter", "7", request=LETTER)
+    assert later.is_new
+    await house.ended(later.task_id)
 
 
 @in_virtual_time

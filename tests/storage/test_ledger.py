@@ -8,6 +8,7 @@ from hearth.config.settings import StorageSettings
 from hearth.storage.store import Store
 from hearth.types import Lane
 from tests.storage.house import WALL
+from tests.support.cases import for_each
 
 
 async def booked(store: Store, *, days_later: int = 0) -> float:
@@ -20,34 +21,24 @@ async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webu
     return await store.ledger.reserve(name, caller=caller, model="claude", reserved_usd=usd, at_wall_s=at_wall_s)
 
 
-async def test_a_reservation_counts_until_it_is_settled_at_what_it_cost(store):
-    await reserve(store, "a", 1.0)
-    assert await booked(store) == 1.0
-    assert await store.ledger.settle("a", 0.25)
-    assert await booked(store) == 0.25
-
-
-async def test_a_released_reservation_costs_nothing(store):
-    await reserve(store, "a")
-    assert await store.ledger.release("a")
-    assert await booked(store) == 0.0
-
-
 async def test_an_id_is_reserved_once(store):
     assert await reserve(store, "a", 1.0)
     assert not await reserve(store, "a", 5.0)
     assert await booked(store) == 1.0
 
 
-@pytest.mark.parametrize("first", ["settle", "release"])
-@pytest.mark.parametrize("second", ["settle", "release"])
-async def test_a_reservation_ends_once(store, first, second):
-    end = {"settle": lambda: store.ledger.settle("a", 0.5), "release": lambda: store.ledger.release("a")}
-    await reserve(store, "a")
-    assert await end[first]()
-    after_first = await booked(store)
+@for_each("first", [("settle", 0.25), ("release", 0.0)])
+@for_each("second", ["settle", "release"])
+async def test_a_reservation_counts_until_it_is_settled_or_released_and_ends_once(store, first, second):
+    how, cost = first
+    name = f"{how}-{second}"
+    end = {"settle": lambda: store.ledger.settle(name, 0.25), "release": lambda: store.ledger.release(name)}
+    before = await booked(store)
+    await reserve(store, name)
+    assert await booked(store) == before + 1.0
+    assert await end[how]()
     assert not await end[second]()
-    assert await booked(store) == after_first
+    assert await booked(store) == before + cost
 
 
 async def test_what_was_never_reserved_cannot_end(store):

@@ -6,7 +6,8 @@ import os
 import shutil
 import sqlite3
 import stat
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,13 @@ def test_the_writing_connection_syncs_every_commit_and_maps_no_memory(tmp_path):
     database.close()
 
 
-def test_every_start_begins_a_new_epoch(tmp_path):
-    epochs = []
-    for _ in range(3):
+def test_every_start_begins_a_new_epoch_which_is_dated_by_the_clock(tmp_path):
+    for epoch in (1, 2, 3):
         database = open_database(tmp_path / "hearth.db")
-        epochs.append(database.epoch)
+        assert database.epoch == epoch
+        rows = [tuple(row) for row in database.connection().execute("SELECT epoch, started_wall_s FROM process")]
+        assert rows == [(n, StoppedClock().wall()) for n in range(1, epoch + 1)]
         database.close()
-    assert epochs == [1, 2, 3]
 
 
 def test_a_second_instance_is_refused_and_told_who_has_the_file(tmp_path):
@@ -85,60 +86,55 @@ def test_a_refused_start_lets_go_of_the_lock(tmp_path):
     open_database(path).close()
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
-    with closing(sqlite3.connect(path)) as connection:
+def newer(path: Path) -> None:
+    with closing(sqlite3.connect(closed_database(path))) as connection:
         connection.execute("PRAGMA user_version = 999")
-    before = path.read_bytes()
-    with pytest.raises(StorageRefused, match=r"newer Hearth \(schema 999"):
-        open_database(path)
-    assert path.read_bytes() == before
 
 
-def test_another_programs_database_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "other.db"
+def another_programs(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE recipe (id)")
-    before = path.read_bytes()
-    with pytest.raises(StorageRefused, match="another program"):
-        open_database(path)
-    assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "hearth.db"
+def no_database(path: Path) -> None:
     path.write_text("queue: {}\n" * 1000)
-    with pytest.raises(StorageRefused, match=r"not a sound SQLite database.*Restore a backup"):
-        open_database(path)
-    assert path.read_text() == "queue: {}\n" * 1000
 
 
-@pytest.mark.parametrize("page", [1, 2, 3, 4])
-def test_a_damaged_page_is_refused_with_instructions(tmp_path, page):
-    path = closed_database(tmp_path / "hearth.db")
-    whole = bytearray(path.read_bytes())
-    whole[page * 4096 : page * 4096 + 2048] = b"\xa5" * 2048
-    path.write_bytes(whole)
-    with pytest.raises(StorageRefused, match=r"damaged|not a sound.*Restore a backup"):
-        open_database(path)
-    assert path.read_bytes() == bytes(whole)
-
-
-def test_a_file_cut_off_to_nothing_is_not_taken_for_a_new_one(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
+def cut_off(path: Path) -> None:
     path.write_bytes(b"")
-    with pytest.raises(StorageRefused, match="is empty"):
-        open_database(path)
 
 
-def test_a_write_ahead_log_without_its_database_is_not_thrown_away(tmp_path):
+def log_without_database(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").write_bytes(b"rows")
+
+
+def damaged_at(page: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        whole = bytearray(closed_database(path).read_bytes())
+        whole[page * 4096 : page * 4096 + 2048] = b"\xa5" * 2048
+        path.write_bytes(whole)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (newer, r"newer Hearth \(schema 999"),
+        (another_programs, "another program"),
+        (no_database, r"not a sound SQLite database.*Restore a backup"),
+        (cut_off, "is empty"),
+        (log_without_database, "is missing, but"),
+        *((damaged_at(page), r"damaged|not a sound.*Restore a backup") for page in (1, 2, 3, 4)),
+    ],
+)
+def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says):
     path = tmp_path / "hearth.db"
-    wal = tmp_path / "hearth.db-wal"
-    wal.write_bytes(b"rows")
-    with pytest.raises(StorageRefused, match="is missing, but"):
+    make(path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"}
+    with pytest.raises(StorageRefused, match=says):
         open_database(path)
-    assert wal.read_bytes() == b"rows"
-    assert not path.exists()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"} == before
 
 
 @pytest.mark.parametrize("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
@@ -207,23 +203,15 @@ def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(
     assert operation > 10
 
 
-def test_a_full_disk_at_the_start_is_met_with_the_reserve(tmp_path):
-    path = tmp_path / "hearth.db"
-    open_database(path, reserve_mib=1).close()
-    fuse = Fuse(sqlite3.SQLITE_FULL)
+@pytest.mark.parametrize("reserve_mib", [0.0, 1.0])
+def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_refused_without_one(tmp_path, reserve_mib):
+    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    open_database(path, reserve_mib=reserve_mib).close()
     fuse.arm(12)
-    database = open_database(path, reserve_mib=1, connect=fuse.connect)
-    assert fuse.fired == 1
-    assert database.epoch == 2
-    database.close()
-
-
-def test_a_full_disk_at_the_start_without_a_reserve_is_refused(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
-    fuse = Fuse(sqlite3.SQLITE_FULL)
-    fuse.arm(12)
-    with pytest.raises(StorageRefused, match="disk is full"):
-        open_database(path, connect=fuse.connect)
+    with nullcontext() if reserve_mib else pytest.raises(StorageRefused, match="disk is full"):
+        database = open_database(path, reserve_mib=reserve_mib, connect=fuse.connect)
+        assert (fuse.fired, database.epoch) == (1, 2)
+        database.close()
 
 
 @pytest.mark.parametrize(("free_bytes", "held"), [(4 << 20, True), ((4 << 20) - 1, False)])
@@ -245,23 +233,14 @@ def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):
 
 
 @for_each(
-    ("environ", "expected"),
+    ("configured", "environ", "expected"),
     [
-        ({"XDG_STATE_HOME": "/var/state", "HOME": "/home/me"}, "/var/state/hearth/hearth.db"),
-        ({"HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
-        ({"XDG_STATE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
+        ("", {"XDG_STATE_HOME": "/var/state", "HOME": "/home/me"}, "/var/state/hearth/hearth.db"),
+        ("", {"HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
+        ("", {"XDG_STATE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
+        ("~/h/x.db", {"HOME": "/home/me", "XDG_STATE_HOME": "/var/state"}, "/home/me/h/x.db"),
+        ("/srv/~/x.db", {"HOME": "/home/me", "XDG_STATE_HOME": "/var/state"}, "/srv/~/x.db"),
     ],
 )
-def test_the_default_place_is_the_state_directory_of_the_user(environ, expected):
-    assert database_path("", environ) == Path(expected)
-
-
-@pytest.mark.parametrize(("configured", "expected"), [("~/h/x.db", "/home/me/h/x.db"), ("/srv/~/x.db", "/srv/~/x.db")])
-def test_a_configured_file_may_lie_in_the_home_of_the_user(configured, expected):
-    assert database_path(configured, {"HOME": "/home/me", "XDG_STATE_HOME": "/var/state"}) == Path(expected)
-
-
-def test_the_start_of_a_process_is_dated_by_the_clock(tmp_path):
-    database = open_database(tmp_path / "hearth.db")
-    assert database.connection().execute("SELECT started_wall_s FROM process").fetchone()[0] == StoppedClock().wall()
-    database.close()
+def test_the_default_place_is_the_state_directory_of_the_user(configured, environ, expected):
+    assert database_path(configured, environ) == Path(expected)

@@ -42,12 +42,6 @@ def counting_commits(commits: list[str]):
     return lambda path, timeout: connect_writer(path, timeout, Counting)
 
 
-async def test_a_submitted_row_is_in_the_file_when_its_future_resolves(tmp_path):
-    async with writing(tmp_path / "hearth.db") as writer:
-        assert await writer.submit(note(1)) == 1
-        assert notes(tmp_path / "hearth.db") == [1]
-
-
 async def test_everything_that_waits_during_one_sync_shares_the_next(tmp_path):
     commits: list[str] = []
     async with writing(tmp_path / "hearth.db", connect=counting_commits(commits)) as writer:
@@ -160,24 +154,18 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
     assert [(report.fault, report.dropped) for report in reports] == [(StorageFault.OVERLOADED, 1), (None, 3)]
 
 
-async def test_closing_writes_what_waits_and_tidies_the_write_ahead_log_away(tmp_path):
+async def test_closing_writes_what_waits_tidies_the_write_ahead_log_away_and_takes_no_more(tmp_path):
     async with writing(tmp_path / "hearth.db") as writer:
         for number in range(1000):
             writer.post(same_note(number))
         assert await writer.close(30.0)
         assert await writer.close(30.0)
+        writer.post(same_note(1000))
+        with pytest.raises(StorageUnavailable):
+            await writer.submit(note(1001))
+        assert writer.health.dropped == 1
     assert not (tmp_path / "hearth.db-wal").exists()
     assert notes(tmp_path / "hearth.db") == list(range(1000))
-
-
-async def test_nothing_is_taken_after_closing(tmp_path):
-    async with writing(tmp_path / "hearth.db") as writer:
-        await writer.close(30.0)
-        writer.post(same_note(1))
-        with pytest.raises(StorageUnavailable):
-            await writer.submit(note(2))
-        assert writer.health.dropped == 1
-    assert notes(tmp_path / "hearth.db") == []
 
 
 async def test_closing_waits_no_longer_than_it_may(tmp_path):
