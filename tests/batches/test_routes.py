@@ -4,79 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from hearth.api.app import HearthApp
 from hearth.api.jobs import window_s_of
-from hearth.api.server import HearthServer
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
-from hearth.gateway import Gateway
 from hearth.types import MIB
-from tests.api.house import Got, ask
+from tests.api.house import Got
 from tests.batches.house import requests_of
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
-from tests.jobs.house import Moves
-from tests.jobs.served import one_life, shown_once
-from tests.support.patience import WITHIN_S
+from tests.jobs.served import Life
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}
 
 
-@dataclass
-class Life:
-    """One process's time with the file."""
-
-    app: HearthApp
-    gateway: Gateway
-    url: str
-    moves: Moves
-
-    def client(self, key: str = "x") -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
-
-    async def ask(self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str) -> Got:
-        return await ask(self.app, method, path, body, key=key, **{"content_type": "application/json"} | headers)
-
-    async def form(self, parts: dict[str, bytes], *, filename: str = "in.jsonl", key: str | None = None, **headers: str) -> Got:
-        lines = []
-        for name, value in parts.items():
-            named = f'; filename="{filename}"' if name == "file" else ""
-            lines += [b"--cut", f'Content-Disposition: form-data; name="{name}"{named}'.encode(), b"", value]
-        body = b"\r\n".join([*lines, b"--cut--", b""])
-        return await ask(self.app, "POST", "/v1/files", body, key=key, **{"content_type": "multipart/form-data; boundary=cut"} | headers)
-
-    async def ended(self, client: openai.AsyncOpenAI, batch_id: str) -> Any:
-        return await shown_once(self.moves, lambda: client.batches.retrieve(batch_id), lambda batch: batch.status in ENDS)
-
-    async def running(self) -> None:
-        """Returns when the model server has work."""
-        async with asyncio.timeout(WITHIN_S):
-            await self.moves.until(lambda: bool(self.gateway.worker.scheduler.state.running))
+async def form(house: Life, parts: dict[str, bytes], *, filename: str = "in.jsonl", key: str | None = None, **headers: str) -> Got:
+    lines = []
+    for name, value in parts.items():
+        named = f'; filename="{filename}"' if name == "file" else ""
+        lines += [b"--cut", f'Content-Disposition: form-data; name="{name}"{named}'.encode(), b"", value]
+    body = b"\r\n".join([*lines, b"--cut--", b""])
+    return await house.ask("POST", "/v1/files", body, key, **{"content_type": "multipart/form-data; boundary=cut"} | headers)
 
 
-Live = Callable[..., Any]
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Live:
-    @asynccontextmanager
-    async def run(**changed: Any) -> AsyncIterator[Life]:
-        async with one_life(tmp_path, **changed) as (gateway, moves):
-            app = HearthApp(gateway)
-            server = HearthServer(app, lambda: gateway.config.settings.server)
-            yield Life(app, gateway, await server.start("127.0.0.1", 0), moves)
-            await gateway.stop(0.0)
-            await server.stop(0.1)
-
-    return run
+async def until_ended(house: Life, client: openai.AsyncOpenAI, batch_id: str) -> Any:
+    return await house.shown(lambda: client.batches.retrieve(batch_id), lambda batch: batch.status in ENDS)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +50,7 @@ async def test_the_official_client_drives_a_batch_from_upload_to_answers(live, e
         assert (file.filename, file.purpose, file.status, file.bytes) == ("night.jsonl", "batch", "processed", len(content))
         batch = await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={"night": "7"})
         assert (batch.status, batch.metadata, batch.expires_at - batch.created_at) == ("validating", {"night": "7"}, 86_400)
-        batch = await house.ended(client, batch.id)
+        batch = await until_ended(house, client, batch.id)
         assert (batch.status, batch.errors, batch.error_file_id) == ("completed", None, None)
         assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (3, 3, 0)
         assert batch.usage.total_tokens > 0
@@ -142,7 +97,7 @@ async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others
     async with live(keys=True) as house, house.client(FRIEND_KEY) as friend:
         file = await friend.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
         batch = await friend.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-        ended = await house.ended(friend, batch.id)
+        ended = await until_ended(house, friend, batch.id)
         paths = [
             ("GET", f"/v1/files/{file.id}"),
             ("GET", f"/v1/files/{file.id}/content"),
@@ -175,7 +130,7 @@ async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_delete
             await client.files.delete(file.id)
         await house.running()
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
-        ended = await house.ended(client, batch.id)
+        ended = await until_ended(house, client, batch.id)
         assert (ended.status, ended.output_file_id, ended.request_counts.failed) == ("cancelled", None, 5)
         assert ended.cancelling_at <= ended.cancelled_at
         assert (await client.batches.cancel(batch.id)) == ended
@@ -189,7 +144,7 @@ async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
         bodies = [EMBED, {"model": "nowhere", "input": "x"}, {"model": SLOW, "input": "x"}]
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *bodies)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-        batch = await house.ended(client, batch.id)
+        batch = await until_ended(house, client, batch.id)
         assert (batch.status, batch.failed_at is not None) == ("failed", True)
         assert [(each.line, each.code) for each in batch.errors.data] == [(2, "model_not_allowed"), (3, "model_not_allowed")]
 
@@ -241,15 +196,15 @@ BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
 async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
     async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
         for parts, status, says in BAD_FORMS:
-            got = await house.form(parts)
+            got = await form(house, parts)
             assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
         assert (await house.ask("GET", "/v1/files")).json["data"] == []
-        assert (await house.form({"purpose": b"batch", "file": b"x" * MIB})).status == 200
+        assert (await form(house, {"purpose": b"batch", "file": b"x" * MIB})).status == 200
 
 
 async def test_the_fields_of_a_form_may_come_in_any_order_and_a_path_is_no_name(live):
     async with live() as house:
-        got = await house.form({"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")
+        got = await form(house, {"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")
         assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
 
 
@@ -266,7 +221,7 @@ MEDIA = [
 async def test_only_a_form_is_taken_for_a_file(live):
     async with live() as house:
         for media, status in MEDIA:
-            assert (await house.form({"purpose": b"batch", "file": b"x"}, content_type=media)).status == status, media
+            assert (await form(house, {"purpose": b"batch", "file": b"x"}, content_type=media)).status == status, media
 
 
 async def test_a_form_that_breaks_off_and_one_of_a_browser_are_refused(live):
@@ -274,7 +229,7 @@ async def test_a_form_that_breaks_off_and_one_of_a_browser_are_refused(live):
         body = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nxxx'
         got = await house.ask("POST", "/v1/files", body, content_type="multipart/form-data; boundary=cut")
         assert (got.status, "ends before" in got.json["error"]["message"]) == (400, True)
-        got = await house.form({"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")
+        got = await form(house, {"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")
         assert got.status == 415
         for path in ("/v1/batches", "/llm/jobs"):
             got = await house.ask("POST", path, body, content_type="multipart/form-data; boundary=cut")
@@ -292,9 +247,9 @@ async def test_a_form_has_no_room_for_more_than_its_file_whoever_says_nothing_of
 
 async def test_a_full_store_takes_no_file(live):
     async with live(jobs=JobSettings(max_stored_mib=0.001)) as house:
-        got = await house.form({"purpose": b"batch", "file": b"x" * 2000})
+        got = await form(house, {"purpose": b"batch", "file": b"x" * 2000})
         assert (got.status, "jobs.max_stored_mib" in got.json["error"]["message"]) == (503, True)
-        assert (await house.form({"purpose": b"batch", "file": b"x" * 1000})).status == 200
+        assert (await form(house, {"purpose": b"batch", "file": b"x" * 1000})).status == 200
 
 
 async def test_a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_of_it(live):
@@ -304,7 +259,7 @@ async def test_a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_
         wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
         first = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
         assert "idempotency-replayed" not in first.headers
-        ended = await house.ended(client, first.parse().id)
+        ended = await until_ended(house, client, first.parse().id)
         await client.files.delete(file.id)
         again = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
         assert (again.parse(), again.headers["idempotency-replayed"]) == (ended, "true")
@@ -355,7 +310,7 @@ async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
         batch = await client.batches.create(**wanted)
         with pytest.raises(openai.RateLimitError):
             await client.batches.create(**wanted)
-        assert (await house.ended(client, batch.id)).request_counts.completed == 5
+        assert (await until_ended(house, client, batch.id)).request_counts.completed == 5
 
 
 async def test_an_upload_a_batch_and_a_job_count_once_after_a_restart_too(live):
@@ -363,9 +318,9 @@ async def test_an_upload_a_batch_and_a_job_count_once_after_a_restart_too(live):
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 30)), purpose="batch")
         wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
-        await house.ended(client, (await client.batches.create(**wanted)).id)
+        await until_ended(house, client, (await client.batches.create(**wanted)).id)
         job = (await house.ask("POST", "/llm/jobs", {"request": EMBED}, FRIEND_KEY)).json
-        await shown_once(house.moves, lambda: house.ask("GET", f"/llm/jobs/{job['id']}", key=FRIEND_KEY), lambda got: "result" in got.json)
+        await house.shown(lambda: house.ask("GET", f"/llm/jobs/{job['id']}", key=FRIEND_KEY), lambda got: "result" in got.json)
         await client.embeddings.create(**EMBED)
         assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 4
     async with live(keys=True, rate_limits=limits) as house:
@@ -376,18 +331,18 @@ async def test_an_upload_counts_once_against_the_rate_limit_of_its_caller(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=1))
     async with live(keys=True, rate_limits=limits) as house:
         parts = {"purpose": b"batch", "file": b"x"}
-        assert (await house.form(parts, key=GUEST_KEY)).status == 200
-        assert (await house.form(parts, key=GUEST_KEY)).status == 429
+        assert (await form(house, parts, key=GUEST_KEY)).status == 200
+        assert (await form(house, parts, key=GUEST_KEY)).status == 429
 
 
 async def test_one_key_fills_its_share_only_and_an_admin_sees_and_deletes_what_it_keeps(live):
     jobs = JobSettings(max_stored_mib=0.02)
     async with live(keys=True, jobs=jobs) as house:
         parts = {"purpose": b"batch", "file": b"x" * 9000}
-        kept = (await house.form(parts, key=GUEST_KEY)).json["id"]
-        refused = await house.form(parts, key=GUEST_KEY)
+        kept = (await form(house, parts, key=GUEST_KEY)).json["id"]
+        refused = await form(house, parts, key=GUEST_KEY)
         assert (refused.status, b"caller_share_pct" in refused.body) == (503, True)
-        assert (await house.form(parts, key=HOUSE_KEY)).status == 200
+        assert (await form(house, parts, key=HOUSE_KEY)).status == 200
         stored = (await house.ask("GET", "/llm/admin/stored", key=ADMIN_KEY)).json
         assert {each["caller"]: (each["files"], each["file_bytes"]) for each in stored["callers"]}["guest"][1] == 9000
         (shown,) = (await house.ask("GET", "/llm/admin/files?caller=guest", key=ADMIN_KEY)).json["files"]
@@ -414,5 +369,5 @@ async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
         await house.running()
         got = await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)
         assert (got.status, got.json["batches"], got.json["cancelled"]) == (200, 1, len(got.json["requests"]) + got.json["jobs"] + 1)
-        ended = await house.ended(client, batch.id)
+        ended = await until_ended(house, client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)

@@ -5,79 +5,52 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from hearth.admission.auth import digest_of
-from hearth.api.app import HearthApp
 from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
 from hearth.jobs.queue import body_of
 from hearth.types import Lane, Priority
-from tests.api.house import Got, ask
+from tests.api.house import Got
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
-from tests.jobs.house import Moves
-from tests.jobs.served import one_life, shown_once
+from tests.jobs.served import Life
 from tests.test_traps import body_for
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
 LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": 2000}}
 
 
-@dataclass
-class Life:
-    """One process's time with the file."""
-
-    app: HearthApp
-    moves: Moves
-    key: str | None = None
-
-    async def post(self, body: Any, key: str | None = None, **headers: str) -> Got:
-        return await ask(self.app, "POST", "/llm/jobs", body, key=key or self.key, content_type="application/json", **headers)
-
-    async def accepted(self, request: Any = HI, key: str | None = None, headers: dict[str, str] | None = None, **more: Any) -> str:
-        got = await self.post({"request": request, **more}, key, **(headers or {}))
-        assert got.status == 202, got.body
-        name: str = got.json["id"]
-        assert got.headers["location"] == f"/llm/jobs/{name}"
-        return name
-
-    async def get(self, path: str, key: str | None = None) -> Got:
-        return await ask(self.app, "GET", path, key=key or self.key)
-
-    async def delete(self, job_id: str, key: str | None = None) -> Got:
-        return await ask(self.app, "DELETE", f"/llm/jobs/{job_id}", key=key or self.key)
-
-    async def until(self, job_id: str, *states: str, key: str | None = None) -> Any:
-        got = await shown_once(self.moves, lambda: self.get(f"/llm/jobs/{job_id}", key), lambda got: got.json["state"] in states)
-        return got.json
+async def post(house: Life, body: Any, key: str | None = None, **headers: str) -> Got:
+    return await house.ask("POST", "/llm/jobs", body, key, **headers)
 
 
-Live = Callable[..., Any]
+async def delete(house: Life, job_id: str, key: str | None = None) -> Got:
+    return await house.ask("DELETE", f"/llm/jobs/{job_id}", key=key)
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Live:
-    @asynccontextmanager
-    async def run(*, keys: bool = False, **changed: Any) -> AsyncIterator[Life]:
-        async with one_life(tmp_path, keys=keys, **changed) as (gateway, moves):
-            yield Life(HearthApp(gateway), moves, key=FRIEND_KEY if keys else None)
+async def accepted(house: Life, request: Any = HI, key: str | None = None, headers: dict[str, str] | None = None, **more: Any) -> str:
+    got = await post(house, {"request": request, **more}, key, **(headers or {}))
+    assert got.status == 202, got.body
+    name: str = got.json["id"]
+    assert got.headers["location"] == f"/llm/jobs/{name}"
+    return name
 
-    return run
+
+async def until(house: Life, job_id: str, *states: str, key: str | None = None) -> Any:
+    return (await house.shown(lambda: house.get(f"/llm/jobs/{job_id}", key), lambda got: got.json["state"] in states)).json
 
 
 @pytest.mark.parametrize("path", INFERENCE_ROUTES)
 async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live, path):
     async with live() as house:
         body = {name: value for name, value in body_for(path).items() if name != "stream"}
-        job_id = await house.accepted(body | {"stream": True}, endpoint=path)
-        shown = await house.until(job_id, "completed", "failed")
+        job_id = await accepted(house, body | {"stream": True}, endpoint=path)
+        shown = await until(house, job_id, "completed", "failed")
         assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
         assert isinstance(shown["result"], dict)
 
@@ -105,8 +78,8 @@ def test_the_body_of_a_job_asks_for_one_whole_document_and_is_json():
 )
 async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_it_is_no_json(live, tmp_path, result, shown):
     async with live() as house:
-        job_id = await house.accepted()
-        await house.until(job_id, "completed")
+        job_id = await accepted(house)
+        await until(house, job_id, "completed")
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
         connection.execute("UPDATE jobs SET result = ?", (result,))
     async with live() as house:
@@ -125,15 +98,15 @@ async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_
 )
 async def test_without_an_endpoint_the_native_one_that_takes_such_a_body_is_meant(live, request_, endpoint):
     async with live() as house:
-        job_id = await house.accepted(request_)
+        job_id = await accepted(house, request_)
         assert (await house.get(f"/llm/jobs/{job_id}")).json["endpoint"] == endpoint
 
 
 async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
     async with live(jobs=JobSettings(max_in_queue=1)) as house:
-        first = await house.accepted(LONG)
-        await house.until(first, "running")
-        got = await house.post({"request": HI})
+        first = await accepted(house, LONG)
+        await until(house, first, "running")
+        got = await post(house, {"request": HI})
         assert got.status == 202
         assert (got.json["state"], got.json["new"], got.json["position"]) == ("queued", True, 0)
         shown = (await house.get(f"/llm/jobs/{got.json['id']}")).json
@@ -162,22 +135,22 @@ async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
 )
 async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live, body, says):
     async with live() as house:
-        got = await house.post(body)
+        got = await post(house, body)
         assert (got.status, says in got.json["error"]) == (400, True), got.json
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
 async def test_a_model_that_is_not_installed_is_refused_at_once(live):
     async with live() as house:
-        assert (await house.post({"request": {"model": "nowhere", "prompt": "x"}})).status == 404
+        assert (await post(house, {"request": {"model": "nowhere", "prompt": "x"}})).status == 404
 
 
 async def test_a_job_belongs_to_its_key_and_does_not_exist_for_others(live):
     async with live(keys=True) as house:
-        job_id = await house.accepted(key=FRIEND_KEY)
-        await house.until(job_id, "completed")
+        job_id = await accepted(house, key=FRIEND_KEY)
+        await until(house, job_id, "completed")
         assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).status == 404
-        assert (await house.delete(job_id, HOUSE_KEY)).status == 404
+        assert (await delete(house, job_id, HOUSE_KEY)).status == 404
         missing = await house.get("/llm/jobs/job_0", HOUSE_KEY)
         assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).body == missing.body
         assert (await house.get("/llm/jobs", HOUSE_KEY)).json == {"jobs": []}
@@ -187,20 +160,20 @@ async def test_a_job_belongs_to_its_key_and_does_not_exist_for_others(live):
 
 async def test_an_admin_sees_that_a_job_is_there_and_may_cancel_it_but_never_sees_its_result(live):
     async with live(keys=True) as house:
-        done, running = await house.accepted(), await house.accepted(LONG)
-        assert "result" in await house.until(done, "completed")
+        done, running = await accepted(house), await accepted(house, LONG)
+        assert "result" in await until(house, done, "completed")
         shown = (await house.get(f"/llm/jobs/{done}", ADMIN_KEY)).json
         assert (shown["state"], shown["caller"], "result" in shown) == ("completed", "friend", False)
         for question, found in (("state=completed", [done]), ("caller=friend", [running, done]), ("caller=house", []), ("task_type=x", [])):
             assert [shown["id"] for shown in (await house.get(f"/llm/jobs?{question}", ADMIN_KEY)).json["jobs"]] == found, question
-        assert (await house.delete(running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+        assert (await delete(house, running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
 
 
 async def test_what_waits_or_runs_is_listed_in_one_look(live):
     async with live() as house:
-        done = await house.accepted()
-        await house.until(done, "completed")
-        left = await house.accepted(LONG)
+        done = await accepted(house)
+        await until(house, done, "completed")
+        left = await accepted(house, LONG)
         assert [shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]] == [left]
         assert [shown["id"] for shown in (await house.get("/llm/jobs")).json["jobs"]] == [left, done]
         assert (await house.get("/llm/jobs?unended=true&state=completed")).json == {"jobs": []}
@@ -208,32 +181,32 @@ async def test_what_waits_or_runs_is_listed_in_one_look(live):
 
 async def test_no_request_is_shown_anywhere(live):
     async with live() as house:
-        job_id = await house.accepted()
-        shown = await house.until(job_id, "completed")
+        job_id = await accepted(house)
+        shown = await until(house, job_id, "completed")
         pages = [shown, (await house.get("/llm/jobs")).json, (await house.get("/llm/queue/status")).json]
         assert "canary" not in json.dumps(pages)
 
 
 async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(live):
     async with live() as house:
-        running, done = await house.accepted(LONG), await house.accepted()
-        await house.until(running, "running")
+        running, done = await accepted(house, LONG), await accepted(house)
+        await until(house, running, "running")
         for _ in range(2):
-            assert (await house.delete(running)).json == {"id": running, "cancelled": True, "state": "cancelled"}
-        await house.until(done, "completed")
-        assert (await house.delete(done)).json == {"id": done, "cancelled": False, "state": "completed"}
-        assert (await house.delete("job_0")).status == 404
+            assert (await delete(house, running)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+        await until(house, done, "completed")
+        assert (await delete(house, done)).json == {"id": done, "cancelled": False, "state": "completed"}
+        assert (await delete(house, "job_0")).status == 404
 
 
 async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(live):
     async with live() as house:
         key = {"idempotency_key": "k" * 255}
-        first = await house.accepted(headers=key)
-        await house.until(first, "completed")
-        again = await house.post({"request": HI}, **key)
+        first = await accepted(house, headers=key)
+        await until(house, first, "completed")
+        again = await post(house, {"request": HI}, **key)
         assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (202, first, "completed", False)
         assert again.headers["idempotency-replayed"] == "true"
-        other = await house.post({"request": {**HI, "prompt": "y"}}, **key)
+        other = await post(house, {"request": {**HI, "prompt": "y"}}, **key)
         assert (other.status, "Idempotency-Key" in other.json["error"]) == (422, True)
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
 
@@ -241,34 +214,34 @@ async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(
 async def test_a_key_that_a_job_of_the_same_job_key_answered_is_answered_with_it_after_its_end(live):
     letter = {"request": HI, "task_type": "letter", "job_key": "7"}
     async with live(jobs=JobSettings(max_in_queue=1)) as house:
-        before = await house.accepted(LONG)
-        first = await house.accepted(HI, task_type="letter", job_key="7")
-        answered = await house.post(letter, idempotency_key="k")
+        before = await accepted(house, LONG)
+        first = await accepted(house, HI, task_type="letter", job_key="7")
+        answered = await post(house, letter, idempotency_key="k")
         assert (answered.status, answered.json["id"], answered.json["new"]) == (202, first, False)
-        await house.delete(before)
-        await house.until(first, "completed")
-        again = await house.post(letter, idempotency_key="k")
+        await delete(house, before)
+        await until(house, first, "completed")
+        again = await post(house, letter, idempotency_key="k")
         assert (again.status, again.json["id"], again.json["state"]) == (202, first, "completed")
         assert again.headers["idempotency-replayed"] == "true"
-        assert (await house.post({**letter, "priority": "normal"}, idempotency_key="k")).status == 422
+        assert (await post(house, {**letter, "priority": "normal"}, idempotency_key="k")).status == 422
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 2
 
 
 async def test_the_idempotency_key_of_another_caller_is_another_job(live):
     async with live(keys=True) as house:
         key = {"idempotency_key": "key-1"}
-        assert await house.accepted(key=FRIEND_KEY, headers=key) != await house.accepted(key=GUEST_KEY, headers=key)
+        assert await accepted(house, key=FRIEND_KEY, headers=key) != await accepted(house, key=GUEST_KEY, headers=key)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "\u00e9"])
 async def test_an_idempotency_key_that_is_none_is_refused(live, key):
     async with live() as house:
-        assert (await house.post({"request": HI}, idempotency_key=key)).status == 400
+        assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
 
 
 async def test_of_requests_with_one_key_at_the_same_moment_one_is_taken(live):
     async with live() as house:
-        got = await asyncio.gather(*(house.post({"request": HI}, idempotency_key="k") for _ in range(8)))
+        got = await asyncio.gather(*(post(house, {"request": HI}, idempotency_key="k") for _ in range(8)))
         assert {answer.status for answer in got} <= {202, 409}
         assert len({answer.json["id"] for answer in got if answer.status == 202}) == 1
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
@@ -276,31 +249,31 @@ async def test_of_requests_with_one_key_at_the_same_moment_one_is_taken(live):
 
 async def test_jobs_survive_a_restart_in_order_and_are_done_by_the_next_process(live):
     async with live(jobs=JobSettings(max_in_queue=1)) as first:
-        running = await first.accepted(LONG)
-        waiting = [await first.accepted() for _ in range(3)]
-        await first.until(running, "running")
+        running = await accepted(first, LONG)
+        waiting = [await accepted(first) for _ in range(3)]
+        await until(first, running, "running")
     async with live() as second:
         assert [job["id"] for job in (await second.get("/llm/jobs")).json["jobs"]] == [*reversed(waiting), running]
         for job_id in waiting:
-            assert (await second.until(job_id, "completed"))["attempts"] == 1
-        assert (await second.delete(running)).json["cancelled"]
+            assert (await until(second, job_id, "completed"))["attempts"] == 1
+        assert (await delete(second, running)).json["cancelled"]
 
 
 async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_its_lane(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house:
-        jobs = [await house.accepted(key=FRIEND_KEY) for _ in range(2)]
-        assert (await house.post({"request": HI}, FRIEND_KEY)).status == 429
+        jobs = [await accepted(house, key=FRIEND_KEY) for _ in range(2)]
+        assert (await post(house, {"request": HI}, FRIEND_KEY)).status == 429
         for job_id in jobs:
-            assert (await house.until(job_id, "completed", key=FRIEND_KEY))["lane"] == "external"
-        own = await house.accepted(key=HOUSE_KEY)
-        shown = await house.until(own, "completed", key=HOUSE_KEY)
+            assert (await until(house, job_id, "completed", key=FRIEND_KEY))["lane"] == "external"
+        own = await accepted(house, key=HOUSE_KEY)
+        shown = await until(house, own, "completed", key=HOUSE_KEY)
         assert (shown["lane"], shown["priority"]) == ("internal", "background")
 
 
 async def test_a_key_may_use_its_own_models_only(live):
     async with live(keys=True) as house:
-        assert (await house.post({"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)).status == 403
+        assert (await post(house, {"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)).status == 403
 
 
 @pytest.mark.parametrize(
@@ -315,25 +288,25 @@ async def test_a_key_may_use_its_own_models_only(live):
 async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(live, asked, ceiling, priority):
     key = KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=ceiling)
     async with live(auth=AuthSettings(keys=(key,)), priority_map={"letter": Priority.NORMAL}) as house:
-        job_id = await house.accepted(key=HOUSE_KEY, **asked)
+        job_id = await accepted(house, key=HOUSE_KEY, **asked)
         assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).json["priority"] == priority
 
 
 async def test_a_webhook_takes_an_allowed_host_and_a_secret(live):
     async with live() as house:
-        got = await house.post({"request": HI, "webhook": "http://hook.lan/x"})
+        got = await post(house, {"request": HI, "webhook": "http://hook.lan/x"})
         assert (got.status, "allowed_hosts" in got.json["error"], "hook.lan" in got.json["error"]) == (403, True, False)
     allowed = JobSettings(webhooks=WebhookSettings(allowed_hosts=("hook.lan",)))
     async with live(jobs=allowed) as house:
-        assert "secret" in (await house.post({"request": HI, "webhook": "http://hook.lan/x"})).json["error"]
+        assert "secret" in (await post(house, {"request": HI, "webhook": "http://hook.lan/x"})).json["error"]
 
 
 async def test_without_a_store_there_are_no_jobs(live):
     async with live(store=False) as house:
         for got in (
-            await house.post({"request": HI}),
+            await post(house, {"request": HI}),
             await house.get("/llm/jobs"),
             await house.get("/llm/jobs/x"),
-            await house.delete("x"),
+            await delete(house, "x"),
         ):
             assert (got.status, "storage.enabled" in got.json["error"]) == (404, True)
