@@ -63,19 +63,6 @@ async def test_a_bad_content_changes_nothing_and_the_good_one_after_it_counts(fi
 
 
 @in_virtual_time
-async def test_without_reports_a_change_is_in_force_within_a_second_and_a_half_written_one_never(file):
-    async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
-        await asyncio.sleep(20.0)
-        file.write_text("")
-        await asyncio.sleep(0.25)
-        file.write_text(depth(2))
-        started = asyncio.get_running_loop().time()
-        await kept.reloaded(2)
-        assert asyncio.get_running_loop().time() - started <= 1.0
-        assert kept.of(ConfigRejected) == []
-
-
-@in_virtual_time
 async def test_orders_that_come_together_share_a_try_and_who_gives_up_waiting_takes_nobody_along(file):
     async with keeping(file, clock=LoopClock()) as kept:
         leaving, *staying = (asyncio.ensure_future(kept.reloader.reload()) for _ in range(100))

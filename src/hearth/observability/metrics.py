@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -32,6 +32,9 @@ _KNOWN = {
 }
 """Values of labels that have a row from the beginning."""
 
+EndedRows: TypeAlias = tuple[list[list[Counter]], list[Histogram]]
+"""Counters of completed requests, of tokens of prompts and answers, and of money; histograms by phase."""
+
 
 class Metrics(HandlingSink):
     """An `EventSink` that counts."""
@@ -44,6 +47,7 @@ class Metrics(HandlingSink):
         self._counters = {each.name: Counter(each.name, each.help, each.labels, registry=self._registry) for each in counted}
         self._rows: dict[tuple[str, tuple[str, ...]], Counter] = {}
         """As bounded as the labels: to look a row up here takes a tenth of the time."""
+        self._rows_of_ended: dict[tuple[str, str, str], EndedRows] = {}
         for name, values in _KNOWN.items():
             for value in values:
                 self._counters[name].labels(value)
@@ -108,21 +112,34 @@ class Metrics(HandlingSink):
         self._lag.observe(max(0.0, lag_s))
 
     def _on_ended(self, event: ev.ItemEnded) -> None:
-        lane, model, caller = event.lane.value, self._model(event), self._caller(event)
+        labels = lane, model, caller = event.lane.value, self._model(event), self._caller(event)
+        counters, phases = self._rows_of_ended.get(labels) or self._bind(lane, model, caller)
         is_completed = event.outcome is Outcome.COMPLETED
-        for about, labels in (("", (lane, model)), ("caller_", (lane, caller))):
-            self._add(f"hearth_{about}requests_total", *labels, Outcome.COMPLETED.value, amount=is_completed)
-            if not is_completed:
-                self._add(f"hearth_{about}requests_total", *labels, event.outcome.value)
-            self._add(f"hearth_{about}tokens_total", *labels, "prompt", amount=event.prompt_tokens or 0)
-            self._add(f"hearth_{about}tokens_total", *labels, "output", amount=event.output_tokens or 0)
         if not is_completed:
+            self._add("hearth_requests_total", lane, model, event.outcome.value)
+            self._add("hearth_caller_requests_total", lane, caller, event.outcome.value)
             self._add("hearth_request_failures_total", lane, self._reason(event))
-        self._add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
-        for histogram, seconds in zip(self._phases, seconds_of(event), strict=True):
-            row = histogram.labels(lane, model)
+        for rows, amount in zip(counters, (is_completed, event.prompt_tokens, event.output_tokens, event.cost_usd), strict=True):
+            if amount:
+                for row in rows:
+                    row.inc(amount)
+        for histogram, seconds in zip(phases, seconds_of(event), strict=True):
             if seconds is not None:
-                row.observe(seconds)
+                histogram.observe(seconds)
+
+    def _bind(self, lane: str, model: str, caller: str) -> EndedRows:
+        """The rows that an ended request may count in, all from 0 on: to look each up at every end takes longer than to count."""
+        kinds = (("requests", Outcome.COMPLETED.value), ("tokens", "prompt"), ("tokens", "output"))
+        counters = [
+            [
+                self._counters[f"hearth_{what}_total"].labels(lane, model, kind),
+                self._counters[f"hearth_caller_{what}_total"].labels(lane, caller, kind),
+            ]
+            for what, kind in kinds
+        ]
+        counters.append([self._counters["hearth_cost_usd_total"].labels(lane, caller)])
+        rows = self._rows_of_ended[lane, model, caller] = (counters, [phase.labels(lane, model) for phase in self._phases])
+        return rows
 
     def _on_interrupted(self, event: ev.ItemInterrupted) -> None:
         self._add("hearth_preemptions_total", self._model(event))

@@ -89,6 +89,9 @@ class Origin:
     tracestate: str = ""
 
 
+_UNKNOWN = Origin()
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One that has not ended; `seen_at`: its last sign of life; `steps`: what happened to it, oldest first."""
@@ -98,7 +101,7 @@ class Request:
     since: float
     seen_at: float
     model: str = ""
-    origin: Origin = field(default_factory=Origin)
+    origin: Origin = _UNKNOWN
     steps: list[ItemEvent] = field(default_factory=list)
     first_steps: int = 0
     """How many steps are kept for good, once there are very many; 0 before."""
@@ -226,8 +229,9 @@ class RequestTracker(HandlingSink):
     def _keep(self, item: ItemEnded | Invocation, at: float) -> None:
         model = self._model_cap.of(item.model or ANY_MODEL)
         of_model = self._models.get((item.lane, model)) or self._models.setdefault((item.lane, model), _Window())
-        for window in (self._lanes[item.lane], of_model):
-            window.add(at, seconds_of(item))
+        seconds = seconds_of(item)
+        self._lanes[item.lane].add(at, seconds)
+        of_model.add(at, seconds)
 
     def _on_swap_started(self, event: SwapStarted) -> None:
         self._loading = event
