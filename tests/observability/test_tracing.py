@@ -27,22 +27,19 @@ from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
-from hearth.config.settings import AgingSettings, BackendMode, GpuSettings, Settings, TelemetrySettings
-from hearth.errors import ConfigError, SwapFailed
-from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, TelemetryFailed, TelemetryRecovered
+from hearth.config.settings import BackendMode, GpuSettings, Settings, TelemetrySettings
+from hearth.errors import ConfigError
+from hearth.events import Event, ItemDispatched, ItemQueued, TelemetryFailed, TelemetryRecovered
 from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
 from hearth.observability.timeline import Timeline
 from hearth.observability.tracing import OtlpTraces, address_of
-from hearth.types import Outcome, Priority
+from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
 from tests.config.keeping import Heard
 from tests.observability.samples import ended, sample
 from tests.support.cases import for_each
-from tests.support.fake_exchange import CallFault
-from tests.support.fake_ollama import LoadFault
 from tests.support.patience import WITHIN_S
-from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with, settle
+from tests.support.virtual_time import LoopClock
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID}-00"
@@ -88,11 +85,6 @@ class Traced:
         self.requests = RequestTracker(Timeline())
         self.requests.on_trace = self.way.deliver
 
-    def watch(self, house: House) -> RequestTracker:
-        requests = house.gateway.records.requests
-        requests.on_trace = self.way.deliver
-        return requests
-
     def tell(self, origin: Origin, *events: Event) -> None:
         for event in events:
             self.requests.emit(event)
@@ -137,161 +129,96 @@ def error_of(span: ReadableSpan) -> str | None:
     return span.status.description if span.status.status_code is StatusCode.ERROR else None
 
 
-@in_virtual_time
-async def test_an_item_is_a_wait_with_its_swap_in_it_and_a_call_with_its_first_byte_in_it():
-    async with House("a", "b", resident=("a",)) as house:
-        traced = Traced()
-        requests = traced.watch(house)
-        ticket = house.submit("b", stream=True, service_s=2.0, first_byte_s=0.5, caller="webui", request_id="req_9")
-        requests.note(ticket.sequence, CHAT)
-        await body_of(ticket)
-        await settle()
-        spans = await traced.spans()
-        root, (wait, call) = await traced.tree(ticket.sequence)
-        assert (traced.times(root), root.kind.name, root.parent) == (("POST /api/chat", 0.0, 4.5), "SERVER", None)
-        assert [traced.times(span) for span in (wait, call)] == [("queue", 0.0, 2.5), ("chat b:latest", 2.5, 4.5)]
-        (swap,), (first,) = below(spans, wait), below(spans, call)
-        assert traced.times(swap) == ("swap", 0.0, 2.5)
-        assert said(swap) == {"hearth.to_model": "b:latest", "hearth.from_models": "a:latest"}
-        assert traced.times(first) == ("first byte", 2.5, 3.0)
-        (event,) = house.events.of(ItemEnded)
-        of_call = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "ollama",
-            "gen_ai.request.model": "b:latest",
-            "gen_ai.response.model": "b:latest",
-            "gen_ai.usage.output_tokens": event.output_tokens,
-            "gen_ai.response.time_to_first_chunk": 0.5,
-        }
-        assert (call.kind.name, {name: said(call)[name] for name in of_call}) == ("CLIENT", of_call)
-        of_root = {
-            "hearth.caller": "webui",
-            "hearth.request_id": "req_9",
-            "hearth.lane": "external",
-            "hearth.outcome": "completed",
-            "hearth.output_tokens": event.output_tokens,
-            "http.route": "/api/chat",
-            "http.response.status_code": 200,
-        }
-        assert {name: said(root)[name] for name in of_root} == of_root
-        assert [name for name in said(root) if name.startswith("gen_ai.")] == []
+def drawn(traced: Traced, spans: Sequence[ReadableSpan], span: ReadableSpan, depth: int = 0) -> list[str]:
+    """A span and what is below it: name, times, error or outcome, marks."""
+    name, began_s, ended_s = traced.times(span)
+    known = {"error": error_of(span), "outcome": said(span).get("hearth.outcome"), "marks": " ".join(mark.name for mark in span.events)}
+    line = " ".join([f"{'  ' * depth}{name} {began_s:g}-{ended_s:g}", *(f"{key}={text}" for key, text in known.items() if text)])
+    return [line, *(each for child in below(spans, span) for each in drawn(traced, spans, child, depth + 1))]
 
 
-@in_virtual_time
-async def test_an_interruption_ends_a_call_and_begins_a_wait_and_says_nothing_of_http_where_there_was_none():
-    async with House("a", resident=("a",)) as house:
-        traced = Traced()
-        traced.watch(house)
-        external = house.submit("a", service_s=2.0)
-        await sleep_until(0.5)
-        await body_of(house.internal("a", service_s=1.0))
-        await body_of(external)
-        await settle()
-        root, parts = await traced.tree(external.sequence)
-        assert root.name == "item"
-        assert [name for name in said(root) if name.startswith("http.")] == []
-        assert [span.name for span in parts] == ["queue", "text_completion a:latest"] * 2
-        first, second = parts[1], parts[3]
-        assert (said(first)["hearth.outcome"], said(first)["hearth.attempt"], error_of(first)) == ("interrupted", 1, None)
-        assert (said(second)["hearth.attempt"], said(root)["hearth.interruptions"]) == (2, 1)
-        instants = [at for span in parts for at in traced.times(span)[1:]]
-        assert instants == sorted(instants)
-        assert [instants[0], instants[-1]] == [*traced.times(root)[1:]]
+def swapped(at: float, swap_s: float, to_model: str = "m") -> Event:
+    return sample(ev.SwapCompleted, at=at, swap_s=swap_s, to_model=to_model)
 
 
-@in_virtual_time
-async def test_a_call_that_failed_unseen_is_an_error_and_the_item_is_none():
-    async with House("a", resident=("a",)) as house:
-        traced = Traced()
-        traced.watch(house)
-        house.ollama.next_calls(CallFault.GONE_BEFORE_HEAD)
-        ticket = house.submit("a")
-        await body_of(ticket)
-        await settle()
-        root, (_, failed, _, last) = await traced.tree(ticket.sequence)
-        assert (error_of(failed), said(failed)["error.type"], said(failed)["hearth.outcome"]) == ("backend_gone", "backend_gone", "resent")
-        assert (error_of(root), error_of(last)) == (None, None)
+def failed_load(at: float) -> Event:
+    return sample(ev.SwapFailed, at=at, swap_s=1.0, to_model="m", reason="swap_failed")
 
 
-@in_virtual_time
-async def test_loads_that_failed_stand_in_the_wait_and_the_item_is_an_error():
-    async with House("a") as house:
-        traced = Traced()
-        traced.watch(house)
-        house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)
-        ticket = house.submit("a")
-        with pytest.raises(SwapFailed):
-            await body_of(ticket)
-        await settle()
-        root, (wait,) = await traced.tree(ticket.sequence)
-        assert (error_of(root), said(root)["error.type"], said(root)["hearth.outcome"]) == ("swap_failed", "swap_failed", "failed")
-        assert [error_of(span) for span in below(await traced.spans(), wait)] == ["swap_failed"] * 2
+def end(at: float, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> Event:
+    return ended(outcome, at=at, **{"model": "m", **({} if outcome is Outcome.COMPLETED else {"first_byte_s": None}), **more})
 
 
-@in_virtual_time
-async def test_a_wait_has_the_part_of_the_swap_to_its_own_model_that_lies_in_it():
-    async with House("a", "b", "c", resident=("a",)) as house:
-        traced = Traced()
-        traced.watch(house)
-        tickets = [house.submit("b"), house.submit("c")]
-        await sleep_until(1.0)
-        tickets.append(house.submit("b", request_id="req_2"))
-        left = house.submit("b", request_id="req_3")
-        await sleep_until(1.5)
-        house.worker.cancel(left.sequence)
-        for ticket in tickets:
-            await body_of(ticket)
-        await settle()
-        spans, swaps = await traced.spans(), []
-        for ticket in (*tickets, left):
-            _, (wait, *_) = await traced.tree(ticket.sequence)
-            (swap,) = below(spans, wait)
-            swaps.append((said(swap)["hearth.to_model"], *traced.times(swap)[1:]))
-        assert swaps[0] == ("b:latest", 0.0, 2.5)
-        assert swaps[1][0] == "c:latest"
-        assert swaps[2:] == [("b:latest", 1.0, 2.5), ("b:latest", 1.0, 1.5)]
-        root, _ = await traced.tree(left.sequence)
-        assert (error_of(root), said(root)["hearth.outcome"]) == (None, "cancelled")
+QUEUED, CALLED = about(ItemQueued), about(ItemDispatched)
+RESENT = sample(ev.ItemResent, at=1.0, sequence=SequenceNumber(1), model="m", reason="backend_gone")
+GIVEN_UP = end(9.0, Outcome.CANCELLED)
+LIVES: dict[str, tuple[list[Event], list[str]]] = {
+    "a wait with its swap in it and a call with its first byte in it": (
+        [QUEUED, swapped(2.5, 2.5), about(ItemDispatched, 2.5), about(ev.ItemStreaming, 3.25), end(4.5)],
+        ["queue 0-2.5", "  swap 0-2.5", "chat m 2.5-4.5", "  first byte 2.5-3.25"],
+    ),
+    "a first byte of which only the end tells": ([QUEUED, CALLED, end(2.0)], ["queue 0-0", "chat m 0-2", "  first byte 0-0.5"]),
+    "an interruption ends a call and begins a wait": (
+        [QUEUED, CALLED, about(ev.ItemInterrupted, 0.5), about(ItemDispatched, 1.5), end(3.5, first_byte_s=None)],
+        ["queue 0-0", "chat m 0-0.5 outcome=interrupted", "queue 0.5-1.5", "chat m 1.5-3.5"],
+    ),
+    "a call that failed unseen is an error and the item is none": (
+        [QUEUED, CALLED, RESENT, about(ItemDispatched, 1.0), end(2.0, first_byte_s=None)],
+        ["queue 0-0", "chat m 0-1 error=backend_gone outcome=resent", "queue 1-1", "chat m 1-2"],
+    ),
+    "loads that failed stand in the wait": (
+        [QUEUED, failed_load(1.0), failed_load(3.0), end(3.0, Outcome.FAILED, reason="swap_failed")],
+        ["queue 0-3", "  swap 0-1 error=swap_failed", "  swap 2-3 error=swap_failed"],
+    ),
+    "the part of a swap to its own model that lies in the wait": (
+        [swapped(0.5, 0.5), about(ItemQueued, 1.0), swapped(2.5, 2.5), swapped(2.5, 0.1, "other"), about(ItemDispatched, 2.5), end(3.0)],
+        ["queue 1-2.5", "  swap 1-2.5", "chat m 2.5-3", "  first byte 2.5-3"],
+    ),
+    "also of one that goes on where it is cancelled": (
+        [sample(ev.SwapStarted, at=0.0, to_model="m"), about(ItemQueued, 1.0), end(1.5, Outcome.CANCELLED)],
+        ["queue 1-1.5", "  swap 1-1.5"],
+    ),
+    "a swap stands in the wait in which it was, also where its model is loaded again": (
+        [QUEUED, swapped(2.0, 1.0), about(ItemDispatched, 3.0), about(ev.ItemInterrupted, 4.0), swapped(6.0, 1.0), GIVEN_UP],
+        ["queue 0-3", "  swap 1-2", "chat m 3-4 outcome=interrupted", "queue 4-9", "  swap 5-6"],
+    ),
+    "what happens to a call is marked on it": (
+        [QUEUED, CALLED, about(ev.ItemProtected), about(ev.ItemResumed), about(ev.ItemDiverged), end(5.0)],
+        ["queue 0-0", "chat m 0-5 marks=protected resumed diverged", "  first byte 0-0.5"],
+    ),
+}
 
 
-async def test_a_swap_stands_in_the_wait_in_which_it_was_also_where_its_model_is_loaded_again():
-    traced = Traced()
-    traced.requests.on_trace = lambda request, end, swaps: traced.way.deliver(request, end, [*swaps])
-    for at in (0.0, 4.0):
-        steps = (
-            about(ev.ItemInterrupted, at) if at else about(ItemQueued, at),
-            sample(ev.SwapCompleted, at=at + 2.0, to_model="m", swap_s=1.0),
-        )
-        traced.tell(CHAT, *steps, about(ItemDispatched, at + 3.0))
-    traced.tell(CHAT, ended(at=9.0))
-    _, (first, _, second, _) = await traced.tree()
-    spans = await traced.spans()
-    assert [[traced.times(span)[1:] for span in below(spans, wait)] for wait in (first, second)] == [[(1.0, 2.0)], [(5.0, 6.0)]]
+@for_each("name", LIVES)
+async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
+    traced, (events, expected) = Traced(), LIVES[name]
+    traced.tell(CHAT, *events)
+    root, _ = await traced.tree()
+    outcome = said(root)["hearth.outcome"]
+    lines = drawn(traced, await traced.spans(), root)
+    assert [line.removeprefix("  ") for line in lines[1:]] == expected
+    assert lines[0].startswith("POST /api/chat")
+    assert (error_of(root) is not None) == (outcome == "failed")
 
 
-@in_virtual_time
-async def test_a_promotion_is_marked_where_it_happened():
-    settings = settings_with(scheduling={"aging": AgingSettings(promote_after_s=1.0)})
-    async with House("a", "b", resident=("a",), settings=settings) as house:
-        traced = Traced()
-        traced.watch(house)
-        first = house.internal("a", priority=Priority.BACKGROUND, service_s=3.0)
-        second = house.internal("a", priority=Priority.BACKGROUND, request_id="req_2")
-        await body_of(first)
-        await body_of(second)
-        await settle()
-        root, _ = await traced.tree(second.sequence)
-        assert [(mark.name, dict(mark.attributes or {})) for mark in root.events] == [("promoted", {"hearth.band": "normal"})]
-
-
-async def test_what_happens_to_a_call_is_marked_on_it_and_what_ends_without_having_begun_is_no_trace():
-    traced = Traced()
-    traced.tell(CHAT, ended(sequence=SequenceNumber(2)))
-    kinds = (ItemQueued, ItemDispatched, ev.ItemProtected, ev.ItemResumed, ev.ItemDiverged)
-    traced.tell(CHAT, *(about(kind, float(at)) for at, kind in enumerate(kinds)), ended(at=9.0))
+async def test_what_is_known_of_a_request_and_its_call_is_on_them_and_nothing_of_http_where_there_was_none():
+    traced, promoted = Traced(), sample(ev.ItemPromoted, at=0.5, sequence=SequenceNumber(1), band="normal")
+    traced.tell(CHAT, QUEUED, promoted, CALLED, end(2.0, interrupt_count=1))
     root, (_, call) = await traced.tree()
-    assert [mark.name for mark in call.events] == ["protected", "resumed", "diverged"]
-    assert list(root.events) == []
+    assert {"hearth.attempt": 3, "gen_ai.usage.output_tokens": 34, "gen_ai.response.time_to_first_chunk": 0.5}.items() <= said(call).items()
+    names = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "ollama", "gen_ai.request.model": "m", "gen_ai.response.model": "m"}
+    assert names.items() <= said(call).items()
+    known = {"caller": "webui", "request_id": "req_1", "lane": "external", "outcome": "completed", "output_tokens": 34, "interruptions": 1}
+    http = {"http.request.method": "POST", "http.route": "/api/chat", "http.response.status_code": 200}
+    assert ({f"hearth.{name}": value for name, value in known.items()} | http).items() <= said(root).items()
+    assert not any(name.startswith("gen_ai.") for name in said(root))
+    assert (root.kind.name, call.kind.name, root.parent) == ("SERVER", "CLIENT", None)
+    assert [(mark.name, dict(mark.attributes or {})) for mark in root.events] == [("promoted", {"hearth.band": "normal"})]
+    inside = Traced()
+    inside.tell(Origin(), QUEUED, CALLED, end(2.0))
+    inside.tell(CHAT, ended(sequence=SequenceNumber(2)))  # what ends without having begun is no trace
+    root, (_, call) = await inside.tree()
+    assert (root.name, call.name, any(name.startswith("http.") for name in said(root))) == ("item", "text_completion m", False)
 
 
 async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
