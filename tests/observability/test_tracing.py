@@ -110,7 +110,7 @@ class Traced:
 
     def times(self, span: ReadableSpan) -> tuple[str, float, float]:
         began_s, ended_s = ((ns or 0) / 1e9 - self._wall_less_at_s for ns in (span.start_time, span.end_time))
-        return span.name, round(began_s, 3), round(ended_s, 3)
+        return span.name, round(began_s, 3) + 0.0, round(ended_s, 3) + 0.0  # no -0.0
 
 
 def about(kind: type[Event], at: float = 0.0) -> Event:
