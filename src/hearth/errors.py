@@ -67,7 +67,7 @@ class NotFound(CallerError, status=404, reason="not_found"):
 
 
 class TooManyWrongKeys(CallerError, status=429, reason="too_many_wrong_keys", retryable=True):
-    """Too many requests with a wrong key came from this address. A right key is let in at once."""
+    """Too many requests with a wrong key came from this address. A right key is accepted at once."""
 
 
 class BudgetExceeded(CallerError, status=429, reason="budget_exceeded", retryable=True):
@@ -81,7 +81,7 @@ CallerGone = _kind(CallerError, "CallerGone", "cancelled", 499, "The request was
 Forbidden = _kind(CallerError, "Forbidden", "forbidden", 403, "This key may not do that.")
 MethodNotAllowed = _kind(CallerError, "MethodNotAllowed", "method_not_allowed", 405, "405 method not allowed")
 KeyReused = _kind(CallerError, "KeyReused", "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
-OrderRefused = _kind(CallerError, "OrderRefused", "order_refused", 409, "Things are not so that this order can be carried out.")
+OrderRefused = _kind(CallerError, "OrderRefused", "order_refused", 409, "This command is not possible now.")
 TooExpensive = _kind(CallerError, "TooExpensive", "too_expensive", 400, "This request could cost more than one request may.")
 NotServed = _kind(CallerError, "NotServed", "not_served", 501, "Hearth does not serve this address of Ollama. Ask Ollama itself.")
 RateLimited = _kind(CallerError, "RateLimited", "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)

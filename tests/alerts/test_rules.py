@@ -56,10 +56,10 @@ ERRORS = {
 LASTING = {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED}
 REFUSED = events.BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
 TEXTS: tuple[tuple[Event, str], ...] = (
-    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Somebody else loaded a, b and unloaded c. Let every program"),
+    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Another program loaded a, b and unloaded c. Let every program"),
     (
         ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")),
-        "a, b left the memory, and not by Hearth: the model server was restarted, or another program unloads models.",
+        "Another program unloaded a, b, or the model server was restarted.",
     ),
     (
         ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)),
@@ -75,7 +75,7 @@ TEXTS: tuple[tuple[Event, str], ...] = (
     (events.BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
     (
         SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"),
-        "a:8b did not leave the GPU (swap_failed).",
+        "a:8b could not be unloaded (swap_failed).",
     ),
     (REFUSED, "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are taken."),
     (replace(REFUSED, own=False, limit_usd=5.0), "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of 5.00 USD for today"),

@@ -34,7 +34,7 @@ def test_json_is_the_gateways_own_answer_asked_with_the_key(hearth, busy, comman
 def test_the_options_of_log_become_the_question(hearth, busy):
     busy.put("/llm/log?caller=n8n+%261&model=llama3.1%3A8b&outcome=failed&since=1h&limit=5", {"items": []})
     options = ["--caller", "n8n &1", "--model", "llama3.1:8b", "--outcome", "failed", "--since", "1h", "--limit", "5"]
-    assert hearth("log", "--url", busy.url, *options).stdout == "nothing has ended that matches\n"
+    assert hearth("log", "--url", busy.url, *options).stdout == "no finished request matches\n"
 
 
 @for_each("key", ["hearth_a\u2013b", "\u043a\u043b\u044e\u0447", "hearth_k\n"])
@@ -72,7 +72,7 @@ def test_nobody_there_ends_with_3_and_advice(hearth):
 @for_each(
     ("status", "body", "code", "says"),
     [
-        (404, {}, 3, "it answered 404, which is not what Hearth says"),
+        (404, {}, 3, "it answered 404, unlike Hearth"),
         (404, {"detail": "Not Found"}, 3, "it answered 404"),
         (500, {}, 3, "it answered 500"),
         (200, ["not", "an object"], 3, "not a JSON object"),

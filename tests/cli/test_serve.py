@@ -138,7 +138,7 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
         "ANTHROPIC_BASE_URL=http://127.0.0.1:8411",
     ):
         assert words in text
-    assert "wanted from every caller" in banner(replace(started, authentication=True))
+    assert "required from every caller" in banner(replace(started, authentication=True))
 
 
 async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_server_that_hangs():

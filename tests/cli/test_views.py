@@ -146,7 +146,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
         ({"gpu": {"loaded_model": "llama3.1:8b", "is_home": True}}, "llama3.1:8b loaded (home)"),
         ({"gpu": {"loaded_model": None}}, "no model loaded"),
         ({"gpu": {"offloaded_models": ["big:70b"]}}, "slow: big:70b does not fit and runs on the CPU in part"),
-        ({"config": {"problems": ["a.yaml:7: x: unknown key"]}}, "config refused, the old one stays: a.yaml:7: x: unknown key"),
+        ({"config": {"problems": ["a.yaml:7: x: unknown key"]}}, "config refused, the old one is in force: a.yaml:7: x: unknown key"),
         ({"config": {"restart_pending": ["server.port", "ollama.url"]}}, "config waits for a restart: server.port, ollama.url"),
         (
             {"orders": ORDERS},
@@ -155,7 +155,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
         ({"orders": ORDERS}, "command to load: a:1b\ncommand to unload: b:1b\n"),
         (
             {"gpu": CARD},
-            "card RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, held down: hardware thermal\n",
+            "device RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, throttled: hardware thermal\n",
         ),
         (
             {"gpu": CARD | {"foreign_mib": None, "power_w": None, "throttle_reasons": None}},
@@ -166,7 +166,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
             {"gpu": CARD | {"memory_used_mib": None, "temperature_c": None, "throttle_reasons": []}},
             "RTX 3090, memory unknown, 250 W, 87 % busy\n",
         ),
-        ({"gpu": CARD | {"readings": "unknown"}}, "card unknown\n"),
+        ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n"),
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 does not answer any more\n"),
         (
             {"latency": {"last_hour": [hour("external", None, 12, 0.8), hour("external", "coder:14b", 12, 5.0)]}},
@@ -255,7 +255,7 @@ def test_a_screen_with_less_room_has_fewer_columns_and_rows_and_whole_numbers():
 )
 def test_top_of_nothing_says_so(answer):
     shown = lines(top_view(answer, rows=20))
-    assert "nothing runs and nobody waits" in shown
+    assert "nothing runs or waits" in shown
     assert not any(line.startswith("Claude") for line in shown)
 
 
@@ -344,7 +344,7 @@ def test_a_narrow_log_has_fewer_columns_and_breaks_only_a_model_that_fits_nowher
 
 @for_each("found", [None, {}, [], ["x", 3]])
 def test_nothing_to_list_is_said_in_words(found):
-    assert lines(log_view({"items": found})) == ["nothing has ended that matches"]
+    assert lines(log_view({"items": found})) == ["no finished request matches"]
     assert lines(models_view({"models": found}))[0].startswith("no models are known: none is installed, or the model server is down")
 
 

@@ -130,7 +130,7 @@ def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
     if event.to_model:
         text = f"{shown(subject)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
     else:
-        text = f"{shown(subject)} did not leave the GPU ({shown(event.reason)})."
+        text = f"{shown(subject)} could not be unloaded ({shown(event.reason)})."
     kind, lasting = AlertType.SWAP_FAILED, bool(event.to_model)
     return (Alert(type=kind, subject=subject, at=event.at, severity=Severity.ERROR, lasting=lasting, text=text),)
 
@@ -142,9 +142,9 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
         text = f"Ollama loaded anew, with another context: {reloaded}. {advice}"
     elif came:
         unloaded = f" and unloaded {gone}" if gone else ""
-        text = f"Somebody else loaded {came}{unloaded}. Let every program go through Hearth, or it cannot plan."
+        text = f"Another program loaded {came}{unloaded}. Let every program go through Hearth, or it cannot plan."
     else:  # perhaps with a model server that was back before it was missed
-        text = f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
+        text = f"Another program unloaded {gone}, or the model server was restarted."
     drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
     return drift, *(_is_loaded(model, event.at) for model in event.appeared)
 
@@ -169,7 +169,7 @@ def _crowded(event: events.ConnectionsCrowded) -> str:
 def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
     if event.where == OWN_TASK:
         return ()
-    text = f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth goes on. Please report it."
+    text = f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth continues. Please report it."
     return (Alert(type=AlertType.INTERNAL_FAULT, subject=event.where, at=event.at, severity=Severity.ERROR, text=text),)
 
 
@@ -184,7 +184,7 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.ItemDiverged: _happens(
             AlertType.REPLAY_DIVERGED,
             lambda it: (
-                f"An answer of {shown(it.model or 'a model')} to {shown(it.caller)} could not go on after an interruption; "
+                f"An answer of {shown(it.model or 'a model')} to {shown(it.caller)} could not continue after an interruption; "
                 "the caller got a retryable error."
             ),
             "caller",
@@ -195,7 +195,7 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.ResidencyDrifted: _drifted,
         events.GpuLost: _begins(
             AlertType.GPU_LOST,
-            lambda it: f"The GPU no longer says how it is ({shown(it.reason)}). If models fail too, the machine may need a restart.",
+            lambda it: f"The GPU can no longer be read ({shown(it.reason)}). If models fail too, the machine may need a restart.",
         ),
         events.GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
         events.GpuOverheated: _begins(
@@ -210,14 +210,14 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
         events.CloudWentDown: _begins(
             AlertType.CLOUD_DOWN,
-            lambda it: f"Claude takes no work ({shown(it.reason)}); it is tried again in {_duration(it.retry_s)}, or after a reload.",
+            lambda it: f"Claude refuses requests ({shown(it.reason)}); Hearth tries again in {_duration(it.retry_s)}, or after a reload.",
         ),
         events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
         events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
         events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A good configuration is in force."),
         events.StorageFailed: _begins(
             AlertType.STORAGE_FAILED,
-            lambda it: f"The log of requests cannot be written ({shown(it.reason)}). Requests go on.",
+            lambda it: f"The log of requests cannot be written ({shown(it.reason)}). Requests continue.",
         ),
         events.StorageRecovered: _ends(
             AlertType.STORAGE_FAILED,
@@ -231,7 +231,7 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
             ),
             Severity.WARNING,
         ),
-        events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is believed again; what is old is deleted."),
+        events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is trusted again; old entries are deleted."),
         events.DiskRanLow: _begins(
             AlertType.DISK_LOW,
             lambda it: f"The disk of the log has {it.free_mib:.0f} MiB left; {it.limit_mib:.0f} MiB is the limit set.",
@@ -240,13 +240,13 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
         events.LoopLagged: _happens(
             AlertType.LOOP_LAG,
-            lambda it: f"Hearth did nothing for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited.",
+            lambda it: f"Hearth was blocked for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited.",
         ),
         events.KeysTried: _happens(
             AlertType.WRONG_KEYS,
             lambda it: (
-                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: a program there has an old key, or somebody tries keys. "
-                "Right keys are let in as ever."
+                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: an old key in a program, or a guess. "
+                "Right keys are still accepted."
             ),
             "peer",
         ),

@@ -35,7 +35,7 @@ _COMMANDS = {
     "unpin": "End the pin.",
     "pin": "Make MODEL the home model, which no external request may evict.",
     "load": "Load MODEL as soon as nothing more urgent prevents it.",
-    "unload": "Unload MODEL; 1 where something runs on it or waits for it.",
+    "unload": "Unload MODEL; ends with 1 if a request runs on it or waits for it.",
 }
 _ABOUT_A_MODEL = ("pin", "load", "unload")
 _WRONG_ADDRESS = " (the address is not complete, or no longer valid: copy it again)"
@@ -58,15 +58,15 @@ _ADVICE = {
     "--caller",
     metavar="NAME",
     shell_complete=complete_callers,
-    help="All that this caller has: requests, jobs and batches, waiting or running.",
+    help="Everything of this caller: requests, jobs and batches.",
 )
-@json_option("Print what the gateway answers, a line for each.")
+@json_option("Print the gateway's answers, a line each.")
 @click.pass_context
 def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None, *, as_json: bool, client: GatewayClient) -> None:
     """Cancel requests that wait or run.
 
-    REQUEST is a number as `hearth status` shows it, which is that one request, or a request id, which is all that carry it. Ends with 1
-    where one was not cancelled.
+    REQUEST is a number as `hearth status` shows it (one request), or a request id (all requests with that id). Ends with 1 if one was not
+    cancelled.
     """
     if bool(requests) == (caller is not None):
         raise click.UsageError("name requests, or --caller, and not both")
@@ -140,7 +140,7 @@ for command_name, command_help in _COMMANDS.items():
 @gateway_options
 @AS_ANSWERED
 def preempt(client: GatewayClient, *, as_json: bool) -> None:
-    """Interrupt the external requests that run and can be interrupted; they continue later."""
+    """Interrupt the running external requests that can continue later."""
     answer = client.ask("POST", "/llm/admin/preempt")
     found = count(answer, "preempted")
     said = f"{found} request{'' if found == 1 else 's'} interrupted" if found else "no running request can be interrupted"
@@ -151,7 +151,7 @@ def preempt(client: GatewayClient, *, as_json: bool) -> None:
 @gateway_options
 @AS_ANSWERED
 def reload(client: GatewayClient, *, as_json: bool) -> None:
-    """Read the configuration file again; 1 with every problem where it is not usable, and then nothing changes."""
+    """Read the configuration file again; ends with 1 and every problem if it is unusable."""
     answer = client.ask("POST", "/llm/admin/reload")
     pending = ", ".join(texts(answer, "restart_pending"))
     click.echo(json.dumps(answer, indent=2) if as_json else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}")
@@ -163,14 +163,14 @@ admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help="A
 @admin.command("confirm-clock")
 @gateway_options
 def confirm_clock(client: GatewayClient) -> None:
-    """Say that the clock is right after it has jumped ahead: results, files and log entries that are old by it are deleted again."""
+    """Confirm that the clock is right after a jump ahead, so that old results, files and log entries are deleted again."""
     client.ask("POST", "/llm/admin/confirm-clock")
     click.echo("the clock is confirmed; what is older than its retention is deleted from now on")
 
 
 @admin.group
 def alert() -> None:
-    """Messages to the owner."""
+    """Alert messages."""
 
 
 @alert.command("test")
@@ -178,7 +178,7 @@ def alert() -> None:
 @AS_ANSWERED
 @click.pass_context
 def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient) -> None:
-    """Send a message to every place that `alerts` names, and say what each answered; 1 where one did not take it."""
+    """Send a test message to every target in `alerts` and print the answers; ends with 1 if one failed."""
     answer = client.ask("POST", "/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
     targets = parts(answer, "targets")
     click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(map(_delivery, targets)))

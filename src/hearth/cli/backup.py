@@ -32,7 +32,7 @@ def _store(config: Path | None) -> Path:
 @_CONFIG
 @click.option("--force", is_flag=True, help="Replace FILE.")
 def backup(file: Path, config: Path | None, *, force: bool) -> None:
-    """Copy the store to FILE, also while the gateway runs."""
+    """Copy the store to FILE while the gateway runs."""
     store = _store(config)
     if file.exists() and not force:
         raise Unusable(f"{file} exists: name another file, or replace it with --force")
@@ -44,7 +44,10 @@ def backup(file: Path, config: Path | None, *, force: bool) -> None:
 @_FILE
 @_CONFIG
 def restore(file: Path, config: Path | None) -> None:
-    """Replace the store by FILE, while no gateway runs on it; the former store is kept."""
+    """Put a copy of the store back.
+
+    Stop the gateway first. The former store is kept beside it.
+    """
     store = _store(config)
     former = restore_store(file, store)
     click.echo(f"{file} is now {store}{f'; the former store is {former}' if former else ''}.")

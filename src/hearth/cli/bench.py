@@ -42,13 +42,14 @@ class Measured(NamedTuple):
 
 @click.command
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; else the one that `serve` would use.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use.")
 @click.option("--ollama-url", help="Where Ollama listens, instead of ollama.url.")
 @click.pass_context
 def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ollama_url: str | None) -> None:
-    """Measure the installed models, and print them as `models:` for the configuration.
+    """Measure the installed models for the configuration.
 
-    Every model is unloaded, loaded and asked once. Stop the gateway first. Ends with 1 where a model could not be measured.
+    Unloads everything, then loads each MODEL (by default all) and sends it one prompt. Prints `models:` with sizes and speeds. Stop the
+    gateway first. Ends with 1 if a model could not be measured.
     """
     settings = load_gateway_config(find_config(file, environ=os.environ, directory=Path.cwd())[0]).settings
     _require_idle(address_of(settings.server))

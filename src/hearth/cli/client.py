@@ -173,11 +173,11 @@ class GatewayClient:
         url, refusal = self.address.geturl(), _refusal(response)
         if response.status in {401, 403}:
             why = f" ({refusal})" if refusal else ""
-            raise CommandFailed(f"{url} wants a key that may do that: give it with --key or in HEARTH_KEY{why}.")
+            raise CommandFailed(f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}.")
         if response.status == 421:
             raise CommandFailed(f"{url} does not answer to that host name: add it to server.allowed_hosts.")
         if refusal is None:
-            raise self._unreachable(f"it answered {response.status}, which is not what Hearth says there")
+            raise self._unreachable(f"it answered {response.status}, unlike Hearth")
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
 
     def _object(self, body: bytes) -> dict[str, object]:

@@ -63,7 +63,7 @@ def config() -> None:
 @config.command
 @_FILE
 def check(file: Path | None) -> None:
-    """Say whether FILE (or the file that `serve` would use) is usable; list every problem if not."""
+    """Check FILE (or the file that `serve` would use) and list every problem."""
     path, why = _found(file)
     loaded = load_gateway_config(path)
     settings = loaded.settings
@@ -91,7 +91,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
         with opener.open(f"{url.rstrip('/')}/api/tags", timeout=OLLAMA_TIMEOUT_S) as answer:
             installed = {canonical_model(model["name"]).lower() for model in json.load(answer)["models"]}
     except (OSError, ValueError, LookupError, TypeError, HTTPException):
-        yield f"gpu.home_model: Ollama does not answer at {url}, so nobody knows whether {home} is installed"
+        yield f"gpu.home_model: Ollama does not answer at {url}, so it is unknown whether {home} is installed"
         return
     if canonical_model(home).lower() not in installed:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
@@ -100,7 +100,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
 @config.command
 @_FILE
 def show(file: Path | None) -> None:
-    """Print the settings in force with FILE (or the file that `serve` would use), defaults included, secrets shortened."""
+    """Print the effective settings of FILE (or the file that `serve` would use), with defaults, secrets shortened."""
     path, why = _found(file)
     click.echo(f"# {why}\n{as_yaml(load_gateway_config(path).settings).rstrip()}")
 
@@ -112,7 +112,7 @@ def schema() -> None:
 
 
 @config.command
-@click.option("--service", is_flag=True, help="With `backend: ollama`, so that a boot before Ollama's does not end with the emulator.")
+@click.option("--service", is_flag=True, help="With `backend: ollama`, for a service that may start before Ollama.")
 def example(*, service: bool) -> None:
     """Print the documented file that comes with Hearth: every setting, its unit, its default."""
     click.echo((config_for_a_service() if service else shipped_config()).rstrip())
@@ -131,7 +131,10 @@ def example(*, service: bool) -> None:
 @gateway_options
 @click.pass_context
 def diff(context: click.Context, file: Path | None, *, against: str, as_json: bool, client: GatewayClient) -> None:
-    """Say what would change if FILE (or the file that `serve` would use) came into force: 0 nothing, 1 something, 2 trouble."""
+    """Show what FILE (or the file that `serve` would use) would change.
+
+    Ends with 0 without differences, 1 with differences, 2 on an error.
+    """
     new = _of_file(file)
     old = _running(client) if against == "running" else _of_file(None if against == "file" else Path(against))
     changes = compare(old.values, new.values, old_secrets=old.secrets, new_secrets=new.secrets)

@@ -41,11 +41,11 @@ Chat with a model yourself, or watch the queue in a terminal:
 
 
 @click.command
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so many seconds; else at Ctrl-C.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this many seconds; without it, at Ctrl-C.")
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=_USUAL_SPEED, show_default=True, help="Times faster than real.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the gateway. [default: 8411, or a free one]")
 def demo(seconds: float | None, speed: float, port: int | None) -> None:
-    """Show a busy home in a minute, without GPU or Ollama."""
+    """Show a busy home in a minute, without a GPU or Ollama."""
     console = console_for(sys.stdout, environ=os.environ)
     asyncio.run(run_demo(console, speed=speed, port=_usual_or_free() if port is None else port, stopped=lambda: until_stopped(seconds)))
 

@@ -50,13 +50,14 @@ class Finding(NamedTuple):
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key for a gateway that runs.")
+@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key of a running gateway.")
 @json_option("Print the findings as a JSON list.")
 @click.pass_context
 def doctor(context: click.Context, file: Path | None, key: str | None, *, as_json: bool) -> None:
-    """Check Ollama, the GPU, the models, the store and the gateway; 1 where something is wrong.
+    """Check everything that Hearth needs, and say what to do.
 
-    FILE is the configuration; by default the one that `serve` would use.
+    That is the configuration, Ollama and its settings, the models, the GPU, keys, disk, clock, and the gateway. Ends with 1 if something is
+    wrong. FILE is the configuration; by default the one that `serve` would use.
     """
     findings = []
     for found in examined(file, key):

@@ -66,7 +66,7 @@ def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[
     "--max-queue", type=click.IntRange(0), default=512, show_default=True, help="Requests that may wait for a load; one more gets 503."
 )
 @click.option("--vram-gb", "vram_gib", type=click.FloatRange(0), default=24.0, show_default=True, help="GPU memory in GiB; 0 is no GPU.")
-@click.option("--quirk", "quirks", callback=_quirks, multiple=True, metavar="NAME[=VALUE]", help="A bug to show; may be repeated.")
+@click.option("--quirk", "quirks", callback=_quirks, multiple=True, metavar="NAME[=VALUE]", help="A bug to emulate; may be repeated.")
 def emulate(
     host: str,
     port: int,
@@ -103,7 +103,7 @@ async def run_emulator(
     """Emulate until `stopped` returns. Raises AddressUnavailable."""
     try:
         url = await _start(emulator, host, port)
-        console.print(f"An Ollama without GPU listens on {url}, {speed:g} times as fast as real. Ctrl-C ends it.\n")
+        console.print(f"An emulated Ollama listens on {url}, {speed:g} times as fast as real. Ctrl-C stops it.\n")
         console.print(*about, sep="\n")
         await stopped()
     finally:

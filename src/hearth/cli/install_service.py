@@ -59,14 +59,14 @@ class ServicePlan:
     "--config", "file", type=click.Path(path_type=Path), help="Configuration; /etc/hearth or ~/.config/hearth unless said. Made if missing."
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and write nothing.")
-@click.option("--force", is_flag=True, help="Replace a unit that somebody has changed.")
+@click.option("--force", is_flag=True, help="Replace a unit that was edited.")
 @click.option(
     "--unit-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the unit goes, for packages and images; systemd need not run.",
 )
 def install_service(*, system: bool, file: Path | None, only_print: bool, force: bool, unit_dir: Path | None) -> None:
-    """Have systemd run the gateway."""
+    """Run the gateway as a systemd service."""
     # Where systemd looks for units of the administrator or of a user (systemd.unit(5)), and the configuration's directory.
     base = user_directory(os.environ)
     units = Path("/etc/systemd/system") if system else base / "systemd" / "user"
@@ -148,7 +148,7 @@ def _check_visible(plan: ServicePlan) -> None:
         if any(path.is_relative_to(home) for home in _HIDDEN):
             raise CommandFailed(
                 f"a system service cannot see {path}, which is in somebody's home. Install Hearth elsewhere "
-                "(docs/deploy.md: /opt/hearth), or leave --system away"
+                "(docs/deploy.md: /opt/hearth), or omit --system"
             )
 
 

@@ -43,7 +43,7 @@ def _path(job_id: str, **query: str) -> str:
 
 @click.group
 def jobs() -> None:
-    """List, show, cancel, await and submit durable jobs."""
+    """List, show, cancel, wait for and submit durable jobs."""
 
 
 @jobs.command("list")
@@ -52,7 +52,7 @@ def jobs() -> None:
 @click.option("--unended", is_flag=True, help="Only jobs that wait or run.")
 @click.option("--caller", shell_complete=complete_callers, help="Only jobs of this caller; others' need an admin's key.")
 @click.option("--task-type", help="Only jobs of this type.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the latest.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many, the latest.")
 @AS_ANSWERED
 def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None) -> None:
     """List jobs, the latest first."""
@@ -69,10 +69,10 @@ def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: 
 @jobs.command
 @gateway_options
 @click.argument("job_id", metavar="JOB")
-@click.option("--result", "only_result", is_flag=True, help="Print the text of the answer and nothing else; 1 where there is none.")
+@click.option("--result", "only_result", is_flag=True, help="Print only the text of the answer; ends with 1 if there is none.")
 @AS_ANSWERED
 def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool) -> None:
-    """Show one job, and its answer where it has one."""
+    """Show one job and its answer."""
     answer = client.fetch(_path(job_id))
     if as_json:
         click.echo(json.dumps(answer, indent=2))
@@ -108,10 +108,10 @@ def answer_text(result: object) -> str:
 @gateway_options
 @_IDS
 @click.option("--forget", is_flag=True, help="Also delete the job and its result.")
-@json_option("Print what the gateway answers, a line for each.")
+@json_option("Print the gateway's answers, a line each.")
 @click.pass_context
 def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], *, forget: bool, as_json: bool) -> None:
-    """Cancel jobs that have not ended; 1 where one had ended before, unless it is to be forgotten."""
+    """Cancel jobs; ends with 1 if one had ended before."""
     done = True
     for job_id in job_ids:
         answer = client.ask("DELETE", _path(job_id, **({"forget": "true"} if forget else {})))
@@ -125,11 +125,11 @@ def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ..
 @jobs.command
 @gateway_options
 @_IDS
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after so many seconds.")
-@json_option("Print the jobs as they ended, a line for each, with their results.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after this many seconds.")
+@json_option("Print the jobs with their results, a line each.")
 @click.pass_context
 def wait(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool) -> None:
-    """Wait until jobs have ended; 1 where one did not complete."""
+    """Wait until jobs have ended; ends with 1 if one did not complete."""
     context.exit(_await(client, job_ids, timeout_s, as_json=as_json))
 
 
@@ -165,7 +165,7 @@ def ended(
 @click.option("--off-peak", is_flag=True, help="Run outside scheduling.active_hours only.")
 @click.option("--once", is_flag=True, help="Send an Idempotency-Key made of the file: sending it again makes no second job.")
 @click.option("--wait", "waits", is_flag=True, help="Wait until all have ended, as `hearth jobs wait` does.")
-@json_option("Print what the gateway answers, a line for each.")
+@json_option("Print the gateway's answers, a line each.")
 @click.pass_context
 def submit(
     context: click.Context,
@@ -182,7 +182,7 @@ def submit(
 ) -> None:
     """Submit jobs from FILE: one JSON object, or one per line.
 
-    An object is what POST /llm/jobs takes, or only its request. FILE is read from stdin where none is given, or -.
+    An object is what POST /llm/jobs takes, or only its request. Without FILE, or with -, reads stdin.
     """
     content = read_text(file)
     named = {"task_type": task_type, "priority": priority, "window": "offpeak" if off_peak else None}

@@ -22,7 +22,9 @@ from hearth.config.loading import load_gateway_config, parse_bytes
 from hearth.types import Lane
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; else the one that `serve` would use.")
+_CONFIG = click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use."
+)
 
 
 @click.group
@@ -66,7 +68,7 @@ def list_keys(file: Path | None) -> None:
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @_CONFIG
 def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
-    """Make a key for the caller NAME and print it once, with the lines for the configuration file."""
+    """Create a key for the caller NAME and print it once, with the lines for the configuration file."""
     secret = new_api_key()
     entry = [f"name: {json.dumps(name)}", f'sha256: "{hashlib.sha256(secret.encode()).hexdigest()}"', f"lane: {lane}"]
     entry += ["admin: true"] if is_admin else []

@@ -36,7 +36,7 @@ def _console() -> Console:
 @AS_ANSWERED
 @click.option("--watch", is_flag=True, help="Redraw on every change until Ctrl-C.")
 def status(client: GatewayClient, *, as_json: bool, watch: bool) -> None:
-    """Show what runs, who waits, and the GPU."""
+    """Show what runs, what waits, and the GPU."""
     with suppress(KeyboardInterrupt) if watch else nullcontext():
         if as_json and watch:
             for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
@@ -65,7 +65,7 @@ def _draw_status(client: GatewayClient, *, watch: bool) -> None:
 @gateway_options
 @AS_ANSWERED
 def models(client: GatewayClient, *, as_json: bool) -> None:
-    """List the models: in memory, waited for, on the disk."""
+    """List the models: loaded, requested, installed."""
     answer = client.fetch("/llm/models")
     if as_json:
         click.echo(json.dumps(answer, indent=2))
@@ -79,9 +79,9 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
 @gateway_options
 @click.option("--caller", shell_complete=complete_callers, help="Only requests of this caller.")
 @click.option("--model", shell_complete=complete_models, help="Only requests that asked for this model.")
-@click.option("--outcome", type=click.Choice([outcome.value for outcome in Outcome]), help="Only requests that ended so.")
-@click.option("--since", metavar="WHEN", help="Only what ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the latest.")
+@click.option("--outcome", type=click.Choice([outcome.value for outcome in Outcome]), help="Only requests with this outcome.")
+@click.option("--since", metavar="WHEN", help="Only requests that ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many, the latest.")
 @AS_ANSWERED
 def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
     """List finished requests, the latest first."""
@@ -97,9 +97,9 @@ def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> 
 
 @click.command
 @gateway_options
-@click.option("--every", "every_s", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--every", "every_s", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two updates.")
 def top(client: GatewayClient, every_s: float) -> None:
-    """Watch the queue, the GPU and the callers, live.
+    """Watch the queue, the GPU and the callers live.
 
     Ctrl-C ends it.
     """

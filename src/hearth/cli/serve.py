@@ -35,14 +35,14 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str | None
 
 
 @click.command
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="Configuration file; see `hearth --help` for where else it is looked for."
-)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; `hearth --help` lists the default places.")
 @click.option("--host", help="Address to listen on, instead of server.host; anything but loopback needs keys.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of server.port; 0 takes a free one.")
 @click.option("--ollama-url", metavar="URL", callback=_url, help="Where Ollama listens, instead of ollama.url.")
-@click.option("--emulator", is_flag=True, help="Answer from the built-in emulator, whether an Ollama is there or not.")
-@click.option("--first-key", type=click.Path(path_type=Path), help="Where there are no keys: make an admin's, keep it in this file.")
+@click.option("--emulator", is_flag=True, help="Answer from the built-in emulator, even if an Ollama runs.")
+@click.option(
+    "--first-key", type=click.Path(path_type=Path), help="If no key is configured: create an admin key and write it to this file."
+)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -123,7 +123,7 @@ class StartBanner:
             "backend": printable(started.backend),
             "policy": f"{settings.scheduling.policy.value}; home model {printable(settings.gpu.home_model) or 'none'}",
             "config": printable(self._config_source),
-            "keys": "wanted from every caller" if started.authentication else "none: callers on this machine only",
+            "keys": "required from every caller" if started.authentication else "none: callers on this machine only",
             "Ollama clients": f"OLLAMA_HOST={url}",
             "OpenAI clients": f"OPENAI_BASE_URL={url}/v1",
             "Anthropic clients": f"ANTHROPIC_BASE_URL={url}",

@@ -64,12 +64,15 @@ class PolicyRun(NamedTuple):
     type=click.Choice([*WORKLOADS, *LONG, ALL]),
     metavar="NAME",
     multiple=True,
-    help=f"A workload that ships ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
+    help=f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
 )
 @click.option(
-    "--scoreboard", "scores", is_flag=True, help="What `adaptive` is held to: long runs, adversaries, estimates (about a minute)."
+    "--scoreboard",
+    "scores",
+    is_flag=True,
+    help="The figures that `adaptive` must reach: long runs, adversaries, estimates (about a minute).",
 )
-@click.option("--from-log", "from_log", is_flag=True, help="What a running gateway has in its log.")
+@click.option("--from-log", "from_log", is_flag=True, help="The log of a running gateway.")
 @click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
 @gateway_options
 @click.option(
@@ -102,7 +105,7 @@ def simulate(
     client: GatewayClient,
     scores: bool,
 ) -> None:
-    """Try scheduling policies on a recorded or made-up day.
+    """Try scheduling policies on a recorded or generated day.
 
     Give one of --trace, --workload, --from-log and --scoreboard.
     """

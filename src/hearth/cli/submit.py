@@ -24,13 +24,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 @click.command
 @gateway_options
 @click.argument("prompt_file", type=_FILE, default="-", metavar="[FILE]")
-@click.option("--model", "-m", shell_complete=complete_models, help="Default: the model that is loaded, else the home model.")
+@click.option("--model", "-m", shell_complete=complete_models, help="Default: the loaded model, else the home model.")
 @click.option("--system", "-s", help="A system prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
 @click.option("--json-mode", is_flag=True, help="Have the model answer in JSON.")
-@click.option("--task-type", help="What it is for; an internal key's band follows from it.")
+@click.option("--task-type", help="The task type; with an internal key it decides the band.")
 @click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="Lowers the band of an internal key.")
-@json_option("Print one JSON object at the end: the text and what it took.")
+@json_option("Print one JSON object at the end: the text, tokens and wait.")
 def submit(
     client: GatewayClient,
     prompt_file: Path,
@@ -45,7 +45,7 @@ def submit(
 ) -> None:
     """Send a prompt through the queue and print the answer.
 
-    FILE is read from stdin where none is given, or -.
+    Without FILE, or with -, reads stdin.
     """
     prompt = read_text(prompt_file)
     body: dict[str, object] = {"model": model or _model_at_hand(client), "prompt": prompt, "stream": True}

@@ -170,7 +170,7 @@ def _facts(answer: Json) -> Table:
     if slow := texts(gpu, "offloaded_models"):
         rows.append(("", Text(f"slow: {', '.join(slow)} does not fit and runs on the CPU in part", style="yellow")))
     if card := _card(gpu):
-        rows.append(("card", card))
+        rows.append(("device", card))
     if part(answer, "backend"):
         rows.append(("backend", _backend(part(answer, "backend"))))
     rows.append(("mode", text(answer, "mode") or "unknown"))
@@ -179,7 +179,7 @@ def _facts(answer: Json) -> Table:
     rows.append(("24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"))
     hour = (row for row in parts(part(answer, "latency"), "last_hour") if row.get("model") is None)
     rows += [("last hour", _latency(row)) for row in hour]
-    refused = [Text(f"refused, the old one stays: {problem}", style="red") for problem in texts(config, "problems")]
+    refused = [Text(f"refused, the old one is in force: {problem}", style="red") for problem in texts(config, "problems")]
     rows += [("config", problem) for problem in refused]
     if pending := texts(config, "restart_pending"):
         rows.append(("config", Text(f"waits for a restart: {', '.join(pending)}", style="yellow")))
@@ -231,7 +231,7 @@ def _card(gpu: Json) -> Text | None:
     words = [f"{value:.0f} {unit}" for name, unit in measured if (value := number(gpu, name)) is not None]
     line = Text(", ".join((device, memory, *words)))
     slowed = ", ".join(texts(gpu, "throttle_reasons")).replace("_", " ")
-    return line.append(f", held down: {slowed}", style="yellow") if slowed else line
+    return line.append(f", throttled: {slowed}", style="yellow") if slowed else line
 
 
 def _backend(backend: Json) -> Text:
@@ -341,7 +341,7 @@ _LOG = (
 def log_view(answer: Json) -> RenderableType:
     """The table for a terminal, one row per finished request in the order of the answer."""
     if not (rows := parts(answer, "items")):
-        return Text("nothing has ended that matches", style="dim")
+        return Text("no finished request matches", style="dim")
     return Fitting(_table(_LOG, rows), expendable=("first byte", "backend", "swap", "task", "tokens", "queue"))
 
 
@@ -474,7 +474,7 @@ def _requests(answer: Json, rows: int) -> RenderableType:
     running = parts(answer, "running")
     waiting = [item for lane in _LANES for item in parts(part(answer, f"{lane}_queue"), "next_items")]
     if not running and not waiting:
-        return Text("nothing runs and nobody waits", style="dim")
+        return Text("nothing runs or waits", style="dim")
     shown: list[Json] = [*running, *waiting][:rows]
     unseen = len(running) + sum(count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES) - len(shown)
     if unseen > 0:

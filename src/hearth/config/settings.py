@@ -180,7 +180,7 @@ class BudgetSettings(Section):
     daily_external_usd: Usd = 5.0
     """US dollars a day that external callers may spend on cloud models, together; days begin at midnight in `scheduling.time_zone`."""
     alert_pct: Percentage = 80.0
-    """Percentage of the budget at which the owner is told."""
+    """Percentage of the budget at which you get an alert."""
 
 
 def _allow_key(schema: dict[str, Any]) -> None:
@@ -212,22 +212,22 @@ class KeySettings(Section):
     admin: Flag = False
     """May preempt, cancel others' requests, reload, and manage Ollama's models."""
     allow_cloud: Flag = False
-    """Its requests may be answered by Claude (`cloud`), which costs money and takes the prompt out of the house."""
+    """Its requests may be answered by Claude (`cloud`), which costs money and sends the prompt out of your network."""
     local_only: Flag = False
-    """Its requests never leave the house, whatever `allow_cloud` says."""
+    """Its requests never leave your network, whatever `allow_cloud` says."""
     daily_usd: Usd | None = None
     """US dollars a day that this caller may spend on Claude; unset is no limit of its own."""
 
 
 class AuthSettings(Section):
-    """Who may come in."""
+    """Who may call."""
 
     keys: Items[KeySettings] = ()
     """API keys; none at all means loopback callers only."""
 
 
 class WebhookSettings(Section):
-    """Who may be told that a job has ended. The secret is in no repr, log, error or status."""
+    """Webhooks at the end of a job. The secret is in no repr, log, error or status."""
 
     allowed_hosts: Items[AllowedHost] = ()
     """Hosts that a job's `webhook` may name, without port; none at all means that no job may have one."""

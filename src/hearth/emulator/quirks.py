@@ -141,9 +141,12 @@ _SHARE = "a probability above 0 and up to 1"
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         QuirkName.EVICTION_WEDGE: Kind(
-            "keep_alive revives a model that waits to go (always on; `off` ends it)", {"on": 1.0, "off": 0.0}.__getitem__, "on or off", "on"
+            "keep_alive revives a model that is to be unloaded (always on; `off` ends it)",
+            {"on": 1.0, "off": 0.0}.__getitem__,
+            "on or off",
+            "on",
         ),
-        QuirkName.SLOT_LEAK: Kind("leaving in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
+        QuirkName.SLOT_LEAK: Kind("a disconnect in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
         QuirkName.DEAD_RUNNER: Kind("a model's process dies after 3 requests and stays listed", _EVERY, "a number of requests", "3"),
         QuirkName.NO_DONE: Kind("answers end cleanly without their last line or event", _EVERY, "which answers: every n-th", "1"),
         QuirkName.EMPTY_ERROR_CHUNK: Kind("a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"),
@@ -154,17 +157,17 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
         QuirkName.CPU_OFFLOAD: Kind(
-            "a model too large for the card runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
+            "a model too large for the GPU runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
         ),
-        QuirkName.IGNORES_DISCONNECT: Kind("leaving is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
+        QuirkName.IGNORES_DISCONNECT: Kind("a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
         QuirkName.STUCK_UNLOAD: Kind(
-            "a model that was told to go stays listed",
+            "an unloaded model stays listed",
             _number(lambda value: value >= 0),
             "seconds (for ever where nothing is said)",
             "inf",
         ),
         QuirkName.CACHE_DRIFT: Kind(
-            "a seeded request that finds its prompt cached may say something else",
+            "a seeded request that finds its prompt cached may get another answer",
             _PROBABILITY,
             f"{_SHARE}, a third of it at temperature 0",
             "0.43",
