@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hearth.admission.auth import digest_of
@@ -67,27 +68,36 @@ def length(body: bytes) -> bytes:
     return b"Content-Length: %d\r\n" % len(body)
 
 
-async def test_two_requests_in_one_packet_are_answered_in_their_order():
-    async with opened() as front:
-        said = await answers_to(front, POST + length(BODY) + b"\r\n" + BODY + VERSION)
-        assert said.count(b"HTTP/1.1 200 ") == 3
-        assert said.index(b'"done":true') < said.index(b'"version"')
-
-
-async def test_a_connection_goes_on_after_a_refusal():
-    async with opened() as front:
-        unknown = BODY.replace(b"quick", b"nosuch")
-        said = await answers_to(front, POST + length(unknown) + b"\r\n" + unknown, POST + length(BODY) + b"\r\n" + BODY)
-        assert [said.count(b"HTTP/1.1 %d " % status) for status in (404, 200)] == [1, 2]
-
-
 OFFERS = [b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", b"Upgrade: websocket\r\n\r\n"]
 
 
-async def test_an_offer_of_http_2_is_not_taken_up_and_the_request_is_answered():
+def post(body: bytes, head: bytes = b"") -> bytes:
+    return POST + head + length(body) + b"\r\n" + body
+
+
+UNKNOWN = BODY.replace(b"quick", b"nosuch")
+
+
+@for_each(
+    ("parts", "ends", "statuses", "runs"),
+    [
+        pytest.param((post(BODY) + VERSION,), False, {200: 3}, 1, id="two requests in one packet"),
+        pytest.param((post(UNKNOWN), post(BODY)), False, {404: 1, 200: 2}, 1, id="goes on after a refusal"),
+        pytest.param((post(BODY, b"X-Request-Id: same\r\n"), post(BODY)), False, {200: 3}, 2, id="the same twice without a key"),
+        pytest.param((UPGRADE + OFFERS[0],), False, {101: 0, 200: 2, 400: 0}, 0, id="an offer of HTTP/2 is not taken up"),
+        pytest.param(((UPGRADE + OFFERS[0]) * MANY + VERSION,), False, {200: MANY + 2}, 0, id="many offers in one packet"),
+        pytest.param((post(BODY) + b'{"more": 1}\r\n\r\n',), True, {200: 1, 400: 1}, 1, id="a body longer than it said"),
+    ],
+)
+async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
+    parts: tuple[bytes, ...], ends: bool, statuses: dict[int, int], runs: int
+):
     async with opened() as front:
-        said = await answers_to(front, UPGRADE + OFFERS[0])
-        assert [said.count(b"HTTP/1.1 %d " % status) for status in (101, 200, 400)] == [0, 2, 0]
+        said = await answers_to(front, *parts, ends=ends)
+        assert {status: said.count(b"HTTP/1.1 %d " % status) for status in statuses} == statuses
+        assert said.count(b'"done":true') == sum(b'"hi"' in one.body for one in front.emulator.requests) == runs
+        assert not runs or ends or said.rindex(b'"done":true') < said.rindex(b'"version"')
+        assert SERVED in await answers_to(front)
 
 
 @for_each(
@@ -137,12 +147,6 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
         writer.transport.abort()
 
 
-async def test_what_is_in_one_packet_with_many_offers_of_http_2_is_all_answered():
-    async with opened() as front:
-        said = await answers_to(front, (UPGRADE + OFFERS[0]) * MANY + VERSION)
-        assert said.count(SERVED) == MANY + 2
-
-
 async def test_a_body_that_follows_an_offer_of_http_2_is_read():
     async with opened() as front:
         reader, writer = await connect(front)
@@ -166,14 +170,6 @@ async def test_who_waits_to_be_told_to_go_on_is_told():
         writer.transport.abort()
 
 
-async def test_what_follows_a_body_longer_than_it_said_is_no_request_and_ends_the_connection():
-    async with opened() as front:
-        whole, more = POST + length(BODY) + b"\r\n" + BODY, b'{"more": 1}\r\n\r\n'
-        said = await answers_to(front, whole + more, ends=True)
-        assert [said.count(b"HTTP/1.1 %d " % status) for status in (200, 400)] == [1, 1]
-        assert SERVED in await answers_to(front)
-
-
 async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
     async with opened() as front:
         assert SERVED in await answers_to(front)
@@ -183,15 +179,6 @@ async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
                 writer.transport.abort()
         await until(lambda: descriptors() <= before, within_s=WITHIN_S)
         assert SERVED in await answers_to(front)
-
-
-async def test_the_same_request_sent_twice_without_a_key_is_two_requests():
-    async with opened() as front:
-        said = await answers_to(
-            front, POST + b"X-Request-Id: same\r\n" + length(BODY) + b"\r\n" + BODY, POST + length(BODY) + b"\r\n" + BODY
-        )
-        assert said.count(b'"done":true') == 2
-        assert len([one for one in front.emulator.requests if b'"hi"' in one.body]) == 2
 
 
 GUEST = "hearth_guest_of_the_tests"

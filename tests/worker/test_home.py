@@ -92,5 +92,5 @@ async def test_who_waits_for_a_model_that_is_deleted_meanwhile_is_told_and_nothi
     with pytest.raises(ModelNotFound):
         await body_of(late)
     await body_of(busy)
-    await sleep_until(3600.0)
+    await sleep_until(300.0)
     assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == []

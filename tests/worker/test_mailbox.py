@@ -1,4 +1,4 @@
-"""The mailbox: every fact once, in order, one decision at a time."""
+"""The mailbox: every fact once, in order, one decision at a time, within the report once somebody runs."""
 
 from __future__ import annotations
 
@@ -10,81 +10,55 @@ from hearth.types import Sequence
 from tests.support.virtual_time import in_virtual_time
 
 
-def fact(number: int) -> Cancelled:
-    return Cancelled(sequences=(Sequence(number),))
-
-
-class Decider:
+class Decider(Mailbox):
     """Writes down what it decides upon; while it decides upon 1 it reports 2 and 3."""
 
     def __init__(self) -> None:
+        super().__init__(self.decide)
         self.seen: list[tuple[int, float]] = []
-        self.deciding = 0
-        self.mailbox = Mailbox(self.decide)
+        self.deciding = False
 
-    def decide(self, fact_: Input, not_before: float) -> None:
-        assert isinstance(fact_, Cancelled)
+    def report(self, number: int, not_before: float = 0.0) -> None:
+        self.post(Cancelled(sequences=(Sequence(number),)), not_before=not_before)
+
+    def decide(self, fact: Input, not_before: float) -> None:
+        assert isinstance(fact, Cancelled)
         assert not self.deciding
-        self.deciding += 1
-        (sequence,) = fact_.sequences
-        if sequence == 1:
-            self.mailbox.post(fact(2))
-            self.mailbox.post(fact(3), not_before=7.0)
-        self.seen.append((sequence, not_before))
-        self.deciding -= 1
-
-    @property
-    def order(self) -> list[int]:
-        return [number for number, _ in self.seen]
+        self.deciding = True
+        (number,) = fact.sequences
+        if number == 1:
+            self.report(2)
+            self.report(3, not_before=7.0)
+        self.seen.append((number, not_before))
+        self.deciding = False
 
 
 @in_virtual_time
-async def test_a_fact_is_decided_upon_within_the_report_once_somebody_runs():
+async def test_what_was_reported_waits_for_somebody_to_run_and_is_decided_upon_at_once_and_in_order_then():
     decider = Decider()
-    running = asyncio.create_task(decider.mailbox.run())
+    decider.report(4)
+    decider.report(1)
+    assert decider.seen == []
+    running = asyncio.create_task(decider.run())
     await asyncio.sleep(0)
-    decider.mailbox.post(fact(5), not_before=2.5)
-    assert decider.seen == [(5, 2.5)]
-    running.cancel()
-
-
-@in_virtual_time
-async def test_what_is_reported_during_a_decision_follows_it_in_order():
-    decider = Decider()
-    running = asyncio.create_task(decider.mailbox.run())
-    await asyncio.sleep(0)
-    decider.mailbox.post(fact(1))
-    assert decider.seen == [(1, 0.0), (2, 0.0), (3, 7.0)]
-    running.cancel()
-
-
-@in_virtual_time
-async def test_what_was_reported_before_waits_for_somebody_to_run_and_so_does_what_comes_after():
-    decider = Decider()
-    for number in (4, 1):
-        decider.mailbox.post(fact(number))
-    assert decider.order == []
-    running = asyncio.create_task(decider.mailbox.run())
-    await asyncio.sleep(0)
-    assert decider.order == [4, 1, 2, 3]
+    assert decider.seen == [(4, 0.0), (1, 0.0), (2, 0.0), (3, 7.0)]
+    decider.report(5, not_before=2.5)
+    assert decider.seen[4:] == [(5, 2.5)]
     running.cancel()
     await asyncio.sleep(0)
-    decider.mailbox.post(fact(6))
-    assert decider.order == [4, 1, 2, 3]
+    decider.report(6)
+    assert len(decider.seen) == 5
 
 
 @in_virtual_time
 async def test_one_at_a_time_can_be_taken_by_hand():
     decider = Decider()
-    decider.mailbox.post(fact(1))
-    await decider.mailbox.take_one()
-    assert decider.order == [1]
-    await decider.mailbox.take_one()
-    await decider.mailbox.take_one()
-    assert decider.order == [1, 2, 3]
-    waiting = asyncio.create_task(decider.mailbox.take_one())
+    decider.report(1)
+    for count in (1, 2, 3):
+        await decider.take_one()
+        assert [number for number, _ in decider.seen] == [1, 2, 3][:count]
+    waiting = asyncio.create_task(decider.take_one())
     await asyncio.sleep(1.0)
     assert not waiting.done()
-    decider.mailbox.post(fact(4))
+    decider.report(4)
     await waiting
-    assert decider.order == [1, 2, 3, 4]

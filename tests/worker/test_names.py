@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import ModelSettings, Settings
+from hearth.config.settings import ModelSettings
 from hearth.errors import ModelNotFound
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
 from hearth.job_types import Job
@@ -22,10 +23,6 @@ from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, text_of
 
 HOME_S = 2.0
-
-
-def replaced(settings: Settings, models: dict[str, ModelSettings]) -> Settings:
-    return settings.replace(models=models)
 
 
 class Twins(FakeOllama):
@@ -46,29 +43,30 @@ def swapped_to(house: House) -> list[str]:
     return [event.to_model for event in house.events.of(SwapCompleted)]
 
 
-@for_each("spelling", ["A", "A:Latest", "library/a"])
+@for_each(
+    ("models", "how", "home", "later", "name"),
+    [
+        *((("a",), {}, spelling, None, "a:latest") for spelling in ("A", "A:Latest", "library/a")),
+        (("x", "y", "z"), {"ollama": Twins}, "z", None, "y:latest"),
+        (("b",), {}, "A", "a:latest", "a:latest"),
+    ],
+)
 @in_virtual_time
-async def test_a_home_model_in_another_spelling_comes_home_once(spelling):
-    async with House("a", settings=settings_with(gpu={"home_model": spelling, "restore_home_delay_s": HOME_S})) as house:
+async def test_a_home_model_in_any_spelling_under_any_of_its_names_or_installed_later_comes_home_once(
+    models: tuple[str, ...], how: dict[str, Any], home: str, later: str | None, name: str
+):
+    settings = settings_with(gpu={"home_model": home, "restore_home_delay_s": HOME_S}).replace(models={"y": ModelSettings(parallel=2)})
+    async with House(*models, settings=settings, **how) as house:
+        if later is not None:
+            house.ollama.gpu.models[later] = FakeModel(name=later)
         await sleep_until(100.0)
-        assert swapped_to(house) == ["a:latest"]
-        assert (house.gpu_status["is_home"], house.gpu_status["home_model"]) == (True, "a:latest")
-        assert [model["home"] for model in await house.gateway.models()] == [True]
+        assert swapped_to(house) == [name]
+        assert (house.gpu_status["is_home"], house.gpu_status["home_model"]) == (True, name)
+        assert [model["name"] for model in await house.gateway.models() if model["home"]] == [name]
         assert house.events.of(ResidencyDrifted) == []
 
 
-@in_virtual_time
-async def test_a_home_model_that_has_other_names_comes_home_once():
-    settings = settings_with(gpu={"home_model": "z", "restore_home_delay_s": HOME_S})
-    models = {"y": ModelSettings(parallel=2)}
-    async with House("x", "y", "z", settings=replaced(settings, models), ollama=Twins) as house:
-        await sleep_until(100.0)
-        assert swapped_to(house) == ["y:latest"]
-        assert house.gpu_status["is_home"]
-        assert house.events.of(ResidencyDrifted) == []
-
-
-@in_house(FakeModel(name="a", parallel=2), settings=replaced(settings_with(), {"A": ModelSettings(parallel=2)}))
+@in_house(FakeModel(name="a", parallel=2), settings=settings_with().replace(models={"A": ModelSettings(parallel=2)}))
 async def test_what_is_set_for_a_model_counts_in_every_spelling(house: House):
     tickets = [house.submit("a", service_s=4.0) for _ in range(2)]
     for ticket in tickets:
@@ -81,14 +79,6 @@ async def test_a_reload_may_name_the_home_model_in_any_spelling(house: House):
     assert house.gateway.reload(GatewayConfig(settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})))
     await sleep_until(100.0)
     assert swapped_to(house) == []
-    assert house.gpu_status["is_home"]
-
-
-@in_house("b", settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S}))
-async def test_a_home_model_that_is_installed_later_is_known_by_its_name_then(house: House):
-    house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
-    await sleep_until(100.0)
-    assert swapped_to(house) == ["a:latest"]
     assert house.gpu_status["is_home"]
 
 
@@ -117,7 +107,7 @@ class OneRunner(FakeOllama):
 @in_virtual_time
 async def test_models_made_from_the_same_weights_are_served_one_after_the_other(vram_gb):
     models = dict.fromkeys(("a", "butler"), ModelSettings(vram_gb=8.0))
-    settings = replaced(settings_with(gpu={"vram_gb": vram_gb}), models)
+    settings = settings_with(gpu={"vram_gb": vram_gb}).replace(models=models)
     async with House("a", "butler", settings=settings, ollama=OneRunner, capacity_mib=math.inf) as house:
         for model in ("a", "butler", "a", "butler"):
             assert text_of(await body_of(house.submit(model))) == FULL_TEXT
@@ -128,7 +118,7 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
 @in_virtual_time
 async def test_a_model_that_is_not_listed_though_nothing_else_is_there_may_share_the_memory_later():
     models = dict.fromkeys(("a", "b"), ModelSettings(vram_gb=8.0))
-    settings = replaced(settings_with(gpu={"vram_gb": 24.0}), models)
+    settings = settings_with(gpu={"vram_gb": 24.0}).replace(models=models)
     async with House("a", "b", settings=settings, capacity_mib=math.inf) as house:
         house.ollama.next_loads(LoadFault.LIE)
         await body_of(house.submit("a"))
@@ -137,7 +127,7 @@ async def test_a_model_that_is_not_listed_though_nothing_else_is_there_may_share
 
 
 def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded_with():
-    settings = replaced(settings_with(), {"b": ModelSettings(num_ctx=8192)})
+    settings = settings_with().replace(models={"b": ModelSettings(num_ctx=8192)})
     job = Job(
         job_id="job_1",
         caller="me",

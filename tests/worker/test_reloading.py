@@ -104,20 +104,13 @@ async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_men
 
 
 @in_house("Mixed:7b", "a")
-async def test_names_are_resolved_as_ollama_does_in_any_case_and_with_the_default_tag(house: House):
+async def test_names_are_resolved_as_ollama_does_and_asked_for_again_before_one_is_unknown_unless_nobody_answers(house: House):
     resolve = house.gateway.resolve
     assert [await resolve(name) for name in ("mixed:7B", "A", "library/a")] == ["Mixed:7b", "a:latest", "a:latest"]
-
-
-@in_house("a")
-async def test_an_unknown_model_is_refused_and_one_that_was_just_pulled_is_found(house: House):
     with pytest.raises(ModelNotFound, match="'new' not found"):
-        await house.gateway.resolve("new")
+        await resolve("new")
     house.ollama.gpu.models["new:latest"] = FakeModel(name="new:latest")
-    assert await house.gateway.resolve("new") == "new:latest"
-
-
-@in_house("a")
-async def test_while_the_backend_is_down_an_unknown_model_is_taken_at_its_word(house: House):
+    assert await resolve("new") == "new:latest"
     house.ollama.go_down()
-    assert await house.gateway.resolve("new") == "new:latest"
+    assert await resolve("newer") == "newer:latest"
+    house.ollama.come_up()
