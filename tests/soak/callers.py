@@ -56,16 +56,9 @@ class Request:
     status: int = 200
 
 
-def _chat(model: str, text: str) -> Body:
-    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 40, "options": {"num_predict": 40}}
-
-
-def _streamed(model: str, text: str) -> Body:
-    return {**_chat(model, text), "stream": True}
-
-
-def _unstreamed(model: str, text: str) -> Body:
-    return {**_chat(model, text), "stream": False}
+def _chat(*, stream: bool) -> Callable[[str, str], Body]:
+    asked = {"max_tokens": 40, "options": {"num_predict": 40}, "stream": stream}
+    return lambda model, text: {"model": model, "messages": [{"role": "user", "content": text}], **asked}
 
 
 def _generate(model: str, text: str) -> Body:
@@ -81,16 +74,16 @@ def _job(_: str, text: str) -> Body:
 
 
 REQUESTS = (
-    Request(name="native stream", path="/api/chat", share=15, body=_streamed, ending='"done":true'),
+    Request(name="native stream", path="/api/chat", share=15, body=_chat(stream=True), ending='"done":true'),
     Request(name="native whole", path="/api/generate", share=10, body=_generate),
-    Request(name="openai stream", path="/v1/chat/completions", share=15, body=_streamed, ending="data: [DONE]"),
-    Request(name="openai whole", path="/v1/chat/completions", share=10, body=_unstreamed),
-    Request(name="anthropic stream", path="/v1/messages", share=10, body=_streamed, ending="event: message_stop"),
-    Request(name="anthropic whole", path="/v1/messages", share=5, body=_unstreamed),
+    Request(name="openai stream", path="/v1/chat/completions", share=15, body=_chat(stream=True), ending="data: [DONE]"),
+    Request(name="openai whole", path="/v1/chat/completions", share=10, body=_chat(stream=False)),
+    Request(name="anthropic stream", path="/v1/messages", share=10, body=_chat(stream=True), ending="event: message_stop"),
+    Request(name="anthropic whole", path="/v1/messages", share=5, body=_chat(stream=False)),
     Request(name="native embedding", path="/api/embed", share=5, body=_embed),
     Request(name="openai embedding", path="/v1/embeddings", share=5, body=_embed),
     Request(name="the house", path="/api/generate", share=10, body=_generate, headers={"X-Task-Type": "parse_task"}),
-    Request(name="leaves", path="/api/chat", share=10, body=_streamed, ending='"done":true', leaves=True),
+    Request(name="leaves", path="/api/chat", share=10, body=_chat(stream=True), ending='"done":true', leaves=True),
     Request(name="job", path="/llm/jobs", share=5, body=_job, status=202),
 )
 

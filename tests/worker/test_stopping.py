@@ -9,6 +9,7 @@ import pytest
 from hearth.errors import ShuttingDown
 from hearth.events import GatewayStopped, GatewayStopping, ItemEnded
 from hearth.types import Outcome
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settings_with, settle, text_of, timers
 
@@ -22,7 +23,8 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
         await body_of(waiting)
     assert house.now == 1.0
     assert text_of(await body_of(running)) == FULL_TEXT
-    await stopping
+    await asyncio.gather(stopping, house.gateway.stop())
+    await house.gateway.stop()
     assert house.now == 5.0
     (told,) = house.events.of(GatewayStopping)
     assert (told.running, told.waiting, told.grace_s) == (1, 1, 10.0)
@@ -54,15 +56,6 @@ async def test_a_hurry_ends_the_grace(house: House):
         await body_of(ticket)
 
 
-@in_house("a", resident=("a",))
-async def test_stopping_twice_also_at_the_same_time_stops_once(house: House):
-    house.submit("a", service_s=5.0)
-    await settle()
-    await asyncio.gather(house.gateway.stop(), house.gateway.stop())
-    await house.gateway.stop()
-    assert len(house.events.of(GatewayStopped)) == 1
-
-
 @in_house("a", "b", resident=("a",))
 async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House):
     ticket = house.submit("b")
@@ -74,23 +67,30 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House
     await sleep_until(3.0)
 
 
+@for_each("at_s", [0.0, 0.5])
 @in_house("a", resident=("a",))
-async def test_in_process_calls_end_with_the_house(house: House):
-    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(3)]
-    await sleep_until(0.5)
+async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(house: House, at_s: float):
+    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(2)]
+    waiting = house.submit("a")
+    await sleep_until(at_s)
     await house.gateway.stop()
-    results = await asyncio.gather(*futures, return_exceptions=True)
+    results = await asyncio.gather(*futures, body_of(waiting), return_exceptions=True)
     assert [type(result).__name__ for result in results] == ["Completion", "ShuttingDown", "ShuttingDown"]
-
-
-@in_house("a", resident=("a",))
-async def test_what_is_submitted_in_the_tick_of_the_stop_runs_to_its_end_or_is_told(house: House):
-    running, waiting = house.submit("a"), house.submit("a")
-    await house.gateway.stop()
-    assert text_of(await body_of(running)) == FULL_TEXT
-    with pytest.raises(ShuttingDown):
-        await body_of(waiting)
     assert len(house.ollama.calls) == 1
+
+
+@for_each("starts", [False, True])
+@in_virtual_time
+async def test_a_gateway_that_was_never_started_or_whose_start_was_broken_off_closes_what_it_was_given(starts: bool):
+    house = House("a")
+    if starts:
+        starting = asyncio.create_task(house.gateway.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    await house.gateway.stop()
+    assert (house.closed, len(asyncio.all_tasks())) == (["backend"], 1)
 
 
 @in_virtual_time
@@ -126,26 +126,6 @@ async def test_items_that_may_only_wait_so_long_expire_and_leave_no_timer_behind
     await house.gateway.stop(0.0)
     assert timers() == []
     assert (await house.end_of(running)).outcome is Outcome.CANCELLED
-
-
-@in_virtual_time
-async def test_a_gateway_that_was_never_started_closes_what_it_was_given():
-    house = House("a")
-    await house.gateway.stop()
-    assert house.closed == ["backend"]
-
-
-@in_virtual_time
-async def test_a_start_that_is_broken_off_can_be_stopped():
-    house = House("a")
-    starting = asyncio.create_task(house.gateway.start())
-    await asyncio.sleep(0)
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    await house.gateway.stop()
-    assert house.closed == ["backend"]
-    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
