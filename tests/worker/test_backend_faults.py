@@ -245,6 +245,16 @@ async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(house
     assert len(house.ollama.probes) == 1
 
 
+@in_house(FakeModel(name="a", parallel=2), resident=("a",), settings=settings_with(gpu={"parallel": 2}))
+async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_would_wait_for_them(house: House):
+    cut, running = (house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20) for _ in range(2))
+    await sleep_until(5.0)
+    house.worker.cancel(cut.sequence)
+    assert text_of(await body_of(house.submit("a", stream=True))) == FULL_TEXT
+    assert house.ollama.probes == []
+    await body_of(running)
+
+
 @in_house("a", resident=("a",))
 async def test_a_stream_gets_more_time_for_its_first_byte_the_longer_its_prompt_may_take(house: House):
     house.ollama.next_calls(CallFault.SILENT)
