@@ -158,12 +158,26 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
         assert told(path, again).answer == expected(path, answer)
 
 
-def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> dict[str, Any]:
+TWO = Answer(parts=(("content", "one two three four"),))
+
+
+def after(path: str, answer: Answer, frames: int, **more: Any) -> Continuation:
+    """What goes on after so many frames of an answer."""
+    sent = stream(path, answer, Words(rng=random.Random(0)) if "|" in answer.text else Run(rng=random.Random(0)))[:frames]
+    return Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(sent)))
+
+
+def said(words: str) -> Answer:
+    return Answer(parts=(("content", words),))
+
+
+def asked(rest: Continuation, *, from_before: bool = True) -> Any:
+    return json.loads(rest.ask(PREFIX, from_before=from_before).body)
+
+
+def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
     """The request for the rest of a native answer that was sent a word per frame."""
-    line = b"".join(encode({"model": "m", "response": word, "done": False}) + b"\n" for word in sent.split("|"))
-    rest = Continuation(route_of("/api/generate"), call_to("/api/generate", options=options), sent_of("/api/generate", line))
-    body: dict[str, Any] = json.loads(rest.ask(PREFIX, from_before=from_before).body)
-    return body
+    return asked(after("/api/generate", said(sent), sent.count("|") + 1, options=options), from_before=from_before)
 
 
 @for_each(
@@ -193,39 +207,32 @@ def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
 
 def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None:
     path = "/api/chat"
-    line = (
-        encode({"model": "m", "created_at": "2026-11-21T02:09:14Z", "message": {"role": "assistant", "content": "one"}, "done": False})
-        + b"\n"
-    )
-    rest = Continuation(route_of(path), call_to(path, options={"num_predict": 1}), sent_of(path, line))
-    assert json.loads(rest.ask(PREFIX, from_before=True).body)["options"] == {"num_predict": 1}
-    seen = line + rest.feed(native_rest(" more", done="length"), WALL_S) + rest.finish(NO_TIME, WALL_S)
+    rest = after(path, said("one|"), 1, options={"num_predict": 1})
+    assert asked(rest)["options"] == {"num_predict": 1}
+    seen = stream(path, said("one|"), Words(rng=random.Random(0)))[0]
+    seen += rest.feed(native_rest(" more", done="length"), WALL_S) + rest.finish(NO_TIME, WALL_S)
     last = json.loads(seen.splitlines()[-1])
     assert told(path, seen).answer == Answer(parts=(("content", "one"),), reason="length")
     assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
 
 
 def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
-    path = "/api/chat"
-    line = (
-        encode({"model": "m", "created_at": "2026-11-21T02:09:14Z", "message": {"role": "assistant", "content": "one"}, "done": False})
-        + b"\n"
-    )
-    rest = Continuation(route_of(path), call_to(path), sent_of(path, line * 3))
-    rest.ask(PREFIX, from_before=True)
+    rest = after("/api/chat", said("one|one|one"), 3)
+    asked(rest)
     seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
-    last = json.loads(seen.splitlines()[-1])
-    counted = {name: last[name] for name in ("prompt_eval_count", "eval_count", "total_duration", "eval_duration")}
-    pieces = len(seen.splitlines()) - 1
-    assert counted == {"prompt_eval_count": 27, "eval_count": 3 + pieces, "total_duration": 2_000_000_005, "eval_duration": 1_500_000_003}
-    assert "prompt_eval_duration" not in last
+    last, pieces = json.loads(seen.splitlines()[-1]), len(seen.splitlines()) - 1
+    assert {name: last[name] for name in last if name.endswith(("_count", "_duration"))} == {
+        "prompt_eval_count": 27,
+        "eval_count": 3 + pieces,
+        "total_duration": 2_000_000_005,
+        "eval_duration": 1_500_000_003,
+    }
     assert (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, 3 + pieces)
 
 
 def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
-    line = encode({"model": "m", "response": text, "done": False}) + b"\n"
-    rest = Continuation(route_of("/api/generate"), call_to("/api/generate", options={"stop": list(stop)}), sent_of("/api/generate", line))
-    rest.ask(PREFIX, from_before=True)
+    rest = after("/api/generate", said(f"{text}|"), 1, options={"stop": list(stop)})
+    asked(rest)
     return rest
 
 
@@ -276,7 +283,7 @@ def test_a_rest_without_its_last_line_is_not_complete() -> None:
 )
 def test_what_is_no_plain_text_is_not_continued(path: str, more: dict[str, Any]) -> None:
     with pytest.raises(StreamDiverged):
-        Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0))))[:-90]))
+        after(path, TWO, 6, **more)
 
 
 CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
@@ -337,25 +344,15 @@ def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments
     assert not seeded(route, body, read_request(route, body, lambda _: LoadOptions())[1], 1).continuable
 
 
-def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows() -> None:
-    frames = list(stream("/v1/messages", TWO, Run(rng=random.Random(0))))
+def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> None:
+    frames = len(stream("/v1/messages", TWO, Run(rng=random.Random(0))))
     with pytest.raises(StreamDiverged):
-        Continuation(
-            route_of("/v1/messages"), call_to("/v1/messages", **offering("/v1/messages")), sent_of("/v1/messages", b"".join(frames[:-2]))
-        )
-
-
-def test_thoughts_in_the_rest_of_a_text_are_no_rest() -> None:
-    rest = Continuation(
-        route_of("/api/chat"),
-        call_to("/api/chat", **offering("/api/chat")),
-        sent_of("/api/chat", b"".join(stream("/api/chat", TWO, Run(rng=random.Random(0)))[:4])),
-    )
-    rest.ask(PREFIX, from_before=True)
+        after("/v1/messages", TWO, frames - 2, **offering("/v1/messages"))
+    rest = after("/api/chat", TWO, 4, **offering("/api/chat"))
+    asked(rest)
+    thought: JsonObject = {"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}
     with pytest.raises(StreamDiverged):
-        rest.feed(
-            encode({"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}) + b"\n", WALL_S
-        )
+        rest.feed(encode(thought) + b"\n", WALL_S)
 
 
 ASKED: JsonObject = {"role": "user", "content": "weather?"}
@@ -437,30 +434,19 @@ NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "des
 def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
     path: str, more: dict[str, Any], messages: list[Any]
 ) -> None:
-    sent = sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0)))[:6]))
-    rest = Continuation(route_of(path), call_to(path, **more), sent)
-    body = json.loads(rest.ask(PREFIX, from_before=True).body)
+    body = asked(after(path, TWO, 6, **more))
     assert body["messages"][:-1] == messages
     assert body["tools"] == [NATIVE_TOOL]
     assert (body["stream"], body["truncate"], body["messages"][-1]["role"]) == (True, False, "assistant")
 
 
-TWO = Answer(parts=(("content", "one two three four"),))
-
-
-@for_each("path", [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")])
+@for_each("path", CHATS)
 def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path: str) -> None:
     for parts in ((("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))):
         whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
         place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
         with pytest.raises(StreamDiverged):
             Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
-
-
-def rendering_of(path: str, **more: Any) -> dict[str, Any]:
-    sent = sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0)))[:8]))
-    body: dict[str, Any] = json.loads(Continuation(route_of(path), call_to(path, **more), sent).rendering(answered=False).body)
-    return body
 
 
 @for_each(
@@ -493,7 +479,7 @@ def rendering_of(path: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], messages: list[Any]) -> None:
-    body = rendering_of(path, **more)
+    body = json.loads(after(path, TWO, 8, **more).rendering(answered=False).body)
     assert body["messages"] == messages
     assert (body["stream"], body["_debug_render_only"]) == (False, True)
 
@@ -513,9 +499,7 @@ def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more
 )
 def test_options_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], options: dict[str, Any]) -> None:
     head = {"/v1/messages": 2, "/v1/responses": 4}.get(path, 0)
-    sent = sent_of(path, b"".join(stream(path, Answer(parts=(("content", "a|b|c|d|e|f|g|h|i"),)), Words(rng=random.Random(0)))[: head + 8]))
-    body = json.loads(Continuation(route_of(path), call_to(path, **more), sent).ask(PREFIX, from_before=True).body)
-    assert body["options"] == options
+    assert asked(after(path, said("a|b|c|d|e|f|g|h|i"), head + 8, **more))["options"] == options
 
 
 def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one() -> None:
@@ -538,9 +522,7 @@ def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothi
 
 
 def test_a_prompt_that_ends_with_open_thoughts_is_not_continued_with_text() -> None:
-    rest = Continuation(
-        route_of("/api/chat"), call_to("/api/chat"), sent_of("/api/chat", b"".join(stream("/api/chat", TWO, Run(rng=random.Random(0)))[:3]))
-    )
+    rest = after("/api/chat", TWO, 3)
     with pytest.raises(StreamDiverged):
         rest.prefix("", "<assistant><think>\n", None)
     assert rest.prefix("<final>", "<assistant>", None) == "<assistant><final>"
