@@ -447,6 +447,28 @@ async def test_a_connection_that_may_not_be_trusted_carries_no_second_call(said:
     assert await connections_for(saying(said), 3, method) == 3
 
 
+@in_virtual_time
+async def test_a_connection_on_which_more_comes_before_its_answer_is_left_is_not_put_back():
+    class Transport(asyncio.Transport):
+        def abort(self) -> None:
+            aborted.append(self)
+
+        def is_closing(self) -> bool:
+            return False
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+    for said, kept in (((WHOLE,), 1), ((WHOLE, b"HTTP/1.1 200 OK\r\n"), 0)):
+        aborted, put_back, link = list[Transport](), list[Link](), Link(lambda _: None)
+        link.transport = Transport()
+        answer = Answer(link, method="POST", address="here", limits=Limits(body_bytes=9, line_bytes=9), put_back=put_back.append)
+        for piece in said:
+            answer.feed(piece)
+        answer.close()
+        assert (len(put_back), len(aborted)) == (kept, 1 - kept)
+
+
 async def test_a_connection_on_which_the_server_speaks_unasked_is_ended() -> None:
     idle = asyncio.Event()
 

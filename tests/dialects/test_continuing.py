@@ -278,6 +278,7 @@ def test_a_rest_without_its_last_line_is_not_complete() -> None:
         ("/v1/responses", {"input": [{"type": "function_call", "name": "t", "arguments": "{"}]}),
         ("/v1/responses", {"tools": [{"type": "web_search"}]}),
         ("/v1/chat/completions", {"tools": [TOOL], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        ("/v1/chat/completions", {"tools": [TOOL], "messages": [{"role": "user", "content": None}]}),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]}),
     ],
 )

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hearth.dialects.embedding import single_input, split_answer
 from hearth.dialects.ollama import completion_call, empty_reply, read_completion
 from hearth.dialects.request import count_tokens, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES
@@ -63,6 +64,17 @@ def test_counters_that_ollama_left_out_are_zero() -> None:
 def test_whatever_is_not_a_whole_answer_is_a_protocol_error(body: bytes) -> None:
     with pytest.raises(BackendProtocolError):
         read_completion(body, 1, "a")
+
+
+@for_each(("total", "shares"), [(10, [5, 5]), (1, [1, 0])])
+def test_each_of_the_callers_of_one_embedding_call_gets_a_share_of_its_tokens(total: int, shares: list[int]) -> None:
+    route = INFERENCE_ROUTES["/api/embed"]
+    inputs = [one for one in (single_input(route, b'{"model":"m","input":"%b"}' % text) for text in (b"ab", b"cd")) if one is not None]
+    body = b'{"model":"m","embeddings":[[0.1],[-2e-5]],"total_duration":5,"prompt_eval_count":%d}' % total
+    parts = split_answer(route, body, inputs) or []
+    assert [json.loads(part.body)["embeddings"] for part in parts] == [[[0.1]], [[-2e-5]]]
+    assert [json.loads(part.body)["prompt_eval_count"] for part in parts] == [part.prompt_tokens for part in parts] == shares
+    assert split_answer(route, body.replace(b"],[", b"], ["), inputs) is None
 
 
 @for_each("name", ["unload_chat", "unload_generate", "unload_not_loaded"])
