@@ -6,35 +6,40 @@ from tests.scheduling.worked import Example, examples, play
 from tests.support.cases import for_each
 
 RESIDENCY = """
-[| a]
-what was just loaded is not counted on by the next swap [vram_gb=24 a:10 b:10 c:6 d:20 h:4 |]
+what was just loaded is not counted on by the next swap [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
   ext a -> load a; ext d; ext b; loaded -> start 1 on a, load b
 a model that does not fit evicts the least recently used one [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a b]
   ext a -> start 1 on a; at 1; end 1; ext c -> unload b
-a model counts as used when it was loaded [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
+a model counts as used when it was loaded [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a]
   at 2; appears b; ext c -> unload a
 what is used often stays though it was not used last [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a b]
   ext a -> start 1 on a; end 1; ext a -> start 2 on a; end 2; ext a -> start 3 on a; end 3; at 1; ext b -> start 4 on b; end 4; ext c ->
   unload b
 several models go where one is not enough and the load waits for all of them [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a b]
   ext d -> unload a, unload b; unloaded; unloaded -> load d
-a sampled capacity counts where none is configured [a:10 b:10 c:6 d:20 h:4]
+a sampled capacity counts where none is configured [a:10 b:10 c:6 d:20 h:4 | a]
   sample 24576; ext b -> load b
-memory that others hold is not there for models [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
+memory that others hold is not there for models [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a]
   sample - 4097; ext b -> unload a
 a model that others leave no room for is loaded alone [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a h]
   sample - 8192; ext d -> unload a, unload h; unloaded; unloaded -> load d
-a gpu that others fill counts as full for work of the same rank [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
+a gpu that others fill counts as full for work of the same rank [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a]
   sample - 8192; ext a -> start 1 on a; ext c -> load c
-what can never fit is refused at once [vram_gb=19.9 a:10 b:10 c:6 d:20 h:4 |]
+a size that the backend reports is learned [vram_gb=24]
+  ext a -> load a; loaded 8192 -> start 1 on a; ext b; end 1 -> unload a; unloaded -> load b; loaded 8192 -> start 2 on b; ext a -> load a
+what can never fit is refused at once [vram_gb=19.9 a:10 b:10 c:6 d:20 h:4]
   ext d -> fail 1 never_fits
-what can never fit is refused at once [vram_gb=20 a:10 b:10 c:6 d:20 h:4 |]
+what can never fit is refused at once [vram_gb=20 a:10 b:10 c:6 d:20 h:4]
   ext d -> load d
-an unload that nobody ordered does not take a model from under running work [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
+a faulty model beside a good one is unloaded alone [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a b]
+  ext b -> start 1 on b; ext a -> start 2 on a; fail 2 first_byte_timeout -> unload a; unloaded -> load a
+an unload that nobody ordered does not take a model from under running work [vram_gb=24 a:10 b:10 c:6 d:20 h:4 | a]
   ext a -> start 1 on a; ext a; vanishes a; end 1 -> start 2 on a
-an unload that nobody ordered does not end a load [vram_gb=24 a:10 b:10 c:6 d:20 h:4 |]
+an unload that nobody ordered does not end a load [vram_gb=24 a:10 b:10 c:6 d:20 h:4]
   ext a -> load a; vanishes a; loaded -> start 1 on a
-what waits and could never be loaded after a reload is told so [vram_gb=24 letter=2.5 study=22 a:20 b:10]
+a task whose budget can never fit is refused at once and others of its model are not [vram_gb=21 letter=2.5 study=22 a:20 b:10]
+  ext b task_type=study -> fail 1 never_fits; ext b -> load b
+what waits and could never be loaded after a reload is told so [vram_gb=24 letter=2.5 study=22 a:20 b:10 | a]
   ext a -> start 1 on a; ext a; ext a task_type=letter; settings vram_gb=16 letter=2.5 study=22 a:20 b:10 -> fail 2 never_fits
 work for any model does not go to one that only embeds [home_model=h vram_gb=24 e:1 h:20 | e]
   ext e kind=embed -> start 1 on e; end 1; ext any -> load h; loaded -> start 2 on h
@@ -42,7 +47,9 @@ what an embedding model was asked for in vain does not make it write [home_model
   ext e kind=embed -> start 1 on e; end 1; ext e kind=load -> start 2 on e; end 2; ext any -> load h
 a model that embeds and has written serves work for any model [home_model=h | e]
   ext e kind=embed -> start 1 on e; end 1; ext e -> start 2 on e; end 2 output=3; ext any -> start 3 on e
-a prompt for any model does not bring a home model that can never fit [home_model=c vram_gb=12 c:18 |]
+a swap by somebody else is one fact [home_model=h | h]
+  replaced h b; ext b -> start 1 on b
+a prompt for any model does not bring a home model that can never fit [home_model=c vram_gb=12 c:18]
   ext any -> fail 1 never_fits; ext b -> load b; loaded 9000 -> start 2 on b; end 2; ext any -> start 3 on b
 """
 """What fits beside what: reservations, evictions, unknown sizes."""
@@ -56,8 +63,6 @@ a fault after bytes were forwarded gives the item up
 attempts that end with the backend do not count
   ext a -> start 1 on a; down; fail 1 backend_gone; up -> start 1 on a; fail 1 backend_gone -> start 1 on a; down; fail 1 backend_gone; up
   -> start 1 on a
-the fault of a cancelled item is nobodys business
-  ext a -> start 1 on a; cancel 1 -> abort 1; fail 1 backend_gone
 a load that fails twice gives its waiters up and serves the others [|]
   ext b -> load b; ext b; load_failed; ext c -> load c; cancel 3; load_failed permanent; at 2 -> load b; load_failed -> fail 1 load_failed,
   fail 2 load_failed; ext b -> load b; load_failed

@@ -7,6 +7,8 @@ from tests.support.cases import for_each
 
 BANDS = """
 [| a]
+work of no particular model is refused where there is no home and runs on a model that is on its way [|]
+  ext any -> fail 1 no_model; ext b -> load b; ext any; loaded -> start 2 on b; ext b; end 2 -> start 3 on b
 a cancelled running item is aborted once and its slot is free only when it has stopped
   ext a -> start 1 on a; ext a; cancel 1 -> abort 1; cancel 1; stopped 1 -> start 2 on a
 items that are cancelled together are one decision and each is left as if it were alone
@@ -21,6 +23,10 @@ AFFINITY = """
 # Else the dear one is loaded again and again for a few items each, and most of the time goes into that.
 a model that was dear to load serves three times that although the next one is cheap [max_swap_wait_s=20]
   ext a -> start 1 on a; ext b; ext a; learn x a 20; learn a b 2; at 59; end 1 -> start 3 on a; at 60; end 3 -> unload a
+an overdue item waits until the loaded model has served three times the cost of the swap [max_swap_wait_s=20]
+  ext a -> start 1 on a; ext b; ext a; at 29.9; end 1 -> start 3 on a
+fifo never ages [policy=fifo]
+  ext a -> start 1 on a; ext a; ext b; at 1000; end 1 -> start 2 on a
 # Among all that wait, the queue of the model that had to go is the older one.
 memory that was cleared for a model is for that model [max_swap_wait_s=20]
   ext a -> start 1 on a; ext a; ext a; ext a; at 0.1; ext b; at 30.1; end 1 -> unload a; unloaded -> load b
@@ -34,14 +40,17 @@ a loaded model is kept for its waiter while an announced task holds that back [|
 
 COST_AWARE = """
 [policy=cost_aware | a]
+what has waited too long swaps within the serving window [cost_aware.max_wait_s=4]
+  ext b; at 3.9; at 4 -> unload a
 an empty gpu loads at once [|]
   ext b -> load b
-a model serves for as long as the swap costs whoever waits
-  ext b; ext b; ext b; ext b; ext b; ext b; ext b; ext b; ext b; at 9.9; at 10 -> unload a
 a queue that is worth the swap swaps at once
   at 20; ext b; ext b; ext b; ext b; ext b -> unload a
-the model in memory serves while a swap is deferred
-  at 20; ext b; ext a -> start 2 on a; end 2; at 22 -> unload a
+of two swaps that are due the one for who waits longer comes
+  at 20; ext c; ext b; ext c; cancel 1; at 22 -> unload a; unloaded -> load b
+a model with work is left only once it has earned its place
+  ext a -> start 1 on a; ext b; ext b; ext b; ext b; ext b; ext b; ext b; ext b; ext b; ext a; at 29.9; end 1 -> start 11 on a; ext a; at
+  30; end 11 -> unload a
 a load that is free of charge beside others is not deferred [vram_gb=0]
   ext b -> load b
 # The load would still be under way when the hold ends, and what it is for would pass work of a more urgent band.
@@ -81,6 +90,15 @@ it is not left before it has earned its place
 an agent that stays away is waited for only a little longer than it ever took
   ext a caller=agent -> start 1 on a; at 1; end 1; at 3; ext a caller=agent -> start 2 on a; at 4; end 2; at 6; ext a caller=agent -> start
   3 on a; at 7; end 3; at 9; ext a caller=agent -> start 4 on a; at 10; end 4; ext b; at 12.1; at 12.2 -> 12.105: unload a
+nobody is waited for who takes long
+  ext a caller=agent -> start 1 on a; at 1; end 1; at 8; ext a caller=agent -> start 2 on a; at 9; end 2; at 16; ext a caller=agent -> start
+  3 on a; at 17; end 3; at 24; ext a caller=agent -> start 4 on a; at 25; end 4; ext b -> unload a
+a single comeback proves less than several
+  ext a caller=agent -> start 1 on a; at 1; end 1; at 5; ext a caller=agent -> start 2 on a; at 6; end 2; ext b -> unload a; ext b
+a single comeback proves less than several
+  ext a caller=agent -> start 1 on a; at 1; end 1; at 5; ext a caller=agent -> start 2 on a; at 6; end 2; at 10; ext a caller=agent -> start
+  3 on a; at 11; end 3; at 15; ext a caller=agent -> start 4 on a; at 16; end 4; at 20; ext a caller=agent -> start 5 on a; at 21; end 5;
+  ext b; ext b
 nobody is waited for while many wait
   ext a caller=agent -> start 1 on a; at 1; end 1; at 3; ext a caller=agent -> start 2 on a; at 4; end 2; at 6; ext a caller=agent -> start
   3 on a; at 7; end 3; at 9; ext a caller=agent -> start 4 on a; at 10; end 4; ext b; ext b; ext b; ext b; ext b -> unload a; ext b; ext b
@@ -129,6 +147,8 @@ items that would overrun an announced task are not packed [parallel=3]
   up -> start 1 on a, start 3 on a
 pack without a size of its own takes rounds of 2048 tokens [packing.prefill_max_tokens=none]
   down; ext a prompt_tokens=2000; ext a prompt_tokens=100; ext a prompt_tokens=100; up -> start 2 on a, start 3 on a
+without a size admission in order fills every slot at once [packing.mode=fifo packing.prefill_max_tokens=none]
+  down; ext a prompt_tokens=9000; ext a prompt_tokens=9000; ext a prompt_tokens=9000; up -> start 1 on a, start 2 on a, start 3 on a
 what waits for a round keeps its model in memory
   down; ext a prompt_tokens=390; ext a prompt_tokens=390; up -> start 1 on a; ext b; at 0.39 -> start 2 on a
 """
@@ -146,6 +166,10 @@ a request that races the unload of its model is served after a reload [home_mode
   tick; at 30 -> unload c; ext c; unloaded -> load c; loaded -> start 1 on c
 a model unloaded behind our back at the instant of an arrival is loaded again [| c]
   vanishes c; ext c -> load c; loaded -> start 1 on c
+# donna: every refresh of the dashboard popped and appended again.
+looking at the queue never changes its order
+  ext a -> start 1 on a; ext b; ext a; ext any; ext b; ext a; at 1; end 1 -> start 3 on a; at 2; end 3 -> start 4 on a; at 3; end 4 -> start
+  6 on a; at 4; end 6 -> unload a; unloaded -> load b; at 5; loaded -> start 2 on b; at 6; end 2 -> start 5 on b; at 7; end 5
 # donna: the timeout was recorded as a successful swap.
 a load that timed out is a failure and not a model in memory [|]
   ext b -> load b; load_failed permanent -> fail 1 load_failed

@@ -36,6 +36,8 @@ a protected stream is neither stopped nor cut [max_interrupt_count=0]
   ext a -> start 1 on a; first_byte 1 forwarded; int a; at 10000
 only as many items are stopped as are needed the latest started first [parallel=3]
   at 0; ext a -> start 1 on a; at 1; ext a -> start 2 on a; at 2; ext a -> start 3 on a; int a -> preempt 3; int a -> preempt 2
+internal work for another model stops everything that keeps it out [policy=adaptive preempt_restart_bound_s=0 parallel=2]
+  ext a -> start 1 on a; ext a -> start 2 on a; int b -> preempt 1, preempt 2; stopped 1; stopped 2 -> unload a
 a model that must make room takes no more external work [parallel=2]
   ext a -> start 1 on a; first_byte 1 forwarded; int b -> hold 1; ext a
 of several interrupted items the latest interrupted goes first [parallel=2]
@@ -44,6 +46,10 @@ of several interrupted items the latest interrupted goes first [parallel=2]
 an item interrupted often enough is protected and finishes [max_interrupt_count=2]
   ext a -> start 1 on a; int a -> preempt 1; stopped 1 -> start 2 on a; end 2 -> start 1 on a; int a -> preempt 1; stopped 1 -> start 3 on
   a; end 3 -> start 1 on a; int a; end 1 -> start 4 on a
+an item whose model was loaded in vain often enough is started and finishes [max_interrupt_count=2]
+  ext b -> unload a; unloaded -> load b; int a; loaded -> unload b; unloaded -> load a; loaded -> start 2 on a; end 2 -> unload a; unloaded
+  -> load b; int a; loaded -> unload b; unloaded -> load a; loaded -> start 3 on a; end 3 -> unload a; unloaded -> load b; int a; loaded ->
+  start 1 on b; int a; end 1 -> unload b
 a load that served only work for any model was in vain for those who named it [max_interrupt_count=1]
   ext b -> unload a; unloaded -> load b; int any; int a; loaded -> start 2 on b; end 2 -> unload b; unloaded -> load a; loaded -> start 3 on
   a; end 3 -> unload a; unloaded -> load b; int a; loaded -> start 1 on b
@@ -72,6 +78,12 @@ an answer that would start over is stopped at once only if more is won than lost
   ext a -> start 1 on a; at 3.8; int a critical
 an answer that would start over is stopped at once only if more is won than lost
   [policy=adaptive preempt_min_remaining_s=0 preempt_restart_bound_s=2]
+  ext a -> start 1 on a; at 2.6; int a
+an answer that would start over is stopped at once only if more is won than lost
+  [policy=adaptive preempt_min_remaining_s=0 preempt_restart_bound_s=2]
+  ext a -> start 1 on a; at 1.2; int a background -> preempt 1
+an answer that would start over is stopped at once only if more is won than lost
+  [policy=adaptive preempt_min_remaining_s=0 preempt_restart_bound_s=2]
   ext a -> start 1 on a; at 1.3; int a background
 the way back counts as lost unless somebody else brings the model back [policy=adaptive preempt_restart_bound_s=2]
   ext a -> start 1 on a; int b
@@ -91,6 +103,8 @@ a risen item stands before what came later and behind what came earlier [policy=
   start 3 on a
 what is put back after a fault is as old as it is [policy=adaptive aging.promote_after_s=100]
   int a background -> start 1 on a; at 130; ext a; fail 1 backend_gone -> promote 1 to normal, start 1 on a
+who left while waiting rises no more [policy=adaptive aging.promote_after_s=100]
+  int a critical -> start 1 on a; int a background; cancel 2; at 200
 a shorter time counts at once for what waits already [policy=adaptive aging.promote_after_s=1000 aging.ceiling=critical]
   int a critical -> start 1 on a; int a background; at 250; settings policy=adaptive aging.promote_after_s=100 aging.ceiling=critical ->
   promote 2 to normal, promote 2 to critical
@@ -116,6 +130,8 @@ the time of a swap counts for an item that needs one
 # A prompt that takes 200 s to read would overrun the task in any case; the window is two minutes.
 an announcement holds nothing back before its window
   task digest 1000; at 879.9; ext a prompt_tokens=200000 -> start 1 on a
+an announcement holds nothing back before its window
+  task digest 1000; at 880; ext a prompt_tokens=200000
 an announcement never holds internal work back
   task digest 10; at 8; int a -> start 1 on a
 of two announcements of one task each holds back what would overrun it
@@ -131,6 +147,8 @@ an item that may not wait longer expires in a pause
   pause; ext a max_wait_s=5; at 5 -> expire 1
 no external item swaps the pinned model away however long it waits
   pin a; ext b; at 10000; ext a -> start 2 on a; end 2; unpin -> unload a
+the house never waits for a pin and the pinned model comes back
+  pin a; int b -> unload a; unloaded -> load b; loaded -> start 1 on b; end 1; at 30 -> unload b; unloaded -> load a
 the pinned model comes back instead of the home model [home_model=h | b]
   pin a -> unload b; unloaded -> load a; loaded; int b -> unload a; unloaded -> load b; loaded -> start 1 on b; end 1; at 30 -> unload b;
   unloaded -> load a; loaded; unpin -> unload a; at 60
@@ -138,8 +156,8 @@ pinning asks for the model and unpinning takes that back [| b]
   ext b -> start 1 on b; pin a; unpin; end 1; pin a -> unload b
 a model that the owner pins is not unloaded for an earlier order [vram_gb=24 a:10 b:10 c:18]
   int b -> load b; unwant a; pin a; loaded -> start 1 on b
-a pinned model that stops answering is loaded again
-  pin a; ext a -> start 1 on a; fail 1 first_byte_timeout -> unload a; unloaded -> load a
+a model that fits beside what is there comes at once [vram_gb=24 a:10 b:10 c:18]
+  ext a -> start 1 on a; ext a; want b -> load b
 an ordered model stays as long as any before the home model comes back [home_model=h | h]
   at 1000; want b -> unload h; unloaded -> load b; at 1005; loaded; at 1034.9; at 1035 -> unload b
 an order whose load fails twice is given up [|]
