@@ -13,7 +13,7 @@ from types import MappingProxyType
 from hearth.config.choices import PolicyName
 from hearth.scheduling.policies.adaptive import adaptive, is_late
 from hearth.scheduling.policies.candidates import Candidate, Candidates
-from hearth.scheduling.policies.plain import affinity, cost_aware, fifo, time_slice
+from hearth.scheduling.policies.plain import affinity, all_earned, cost_aware, fifo, time_slice
 from hearth.scheduling.state import State
 
 __all__ = ["POLICIES", "Candidate", "Policy"]
@@ -35,7 +35,7 @@ class Policy:
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
     {
         PolicyName.FIFO: Policy(choose=fifo, learns=False),
-        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=lambda oldest, *_: oldest.all_earned()),
+        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=all_earned),
         PolicyName.COST_AWARE: Policy(choose=cost_aware, learns=True),
         PolicyName.TIME_SLICE: Policy(choose=time_slice, learns=True),
         PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=is_late, preloads=True),

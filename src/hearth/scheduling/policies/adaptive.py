@@ -21,7 +21,7 @@ for age would make everybody older. Rules 1b and 2 take at most `1 / (1 + LEAVIN
 from __future__ import annotations
 
 from hearth.scheduling.arrivals import Habit
-from hearth.scheduling.policies.candidates import Candidate, Candidates, first, split
+from hearth.scheduling.policies.candidates import Candidate, Candidates, earned, first, split
 from hearth.scheduling.state import State
 
 PATIENCE = 3.0  # an item is late by the standard of the queue when it has waited this many times what serving the whole band takes
@@ -46,27 +46,32 @@ MIN_GAPS = 3  # fewer gaps earn no hold that is longer than that moment: one or 
 def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:
     """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
     waited_s = now - oldest.entry.item.arrived_at
-    backlog_s = sum(each.cost.work_s + each.load_s for each in candidates)
+    backlog_s = sum(each.cost.work_s + state.estimates.swap_s("", each.model) for each in candidates)
     patience_s = max(state.settings.scheduling.max_swap_wait_s, PATIENCE * backlog_s)
     served, _ = split(candidates)
     if not served:
         return waited_s >= (patience_s if oldest.may_evict() else 2 * patience_s)
     if waited_s >= patience_s and oldest.may_evict(LEAVING_FACTOR):
         return True
-    may_shrink = waited_s < MOST_TRIPS * oldest.cost.trip_s or any(each.shrinks() for each in served)
-    return not may_shrink and oldest.may_evict(MOST_TRIPS)
+    if waited_s < MOST_TRIPS * oldest.cost.trip_s or not oldest.may_evict(MOST_TRIPS):
+        return False
+    loaded = [state.residency.residents.get(each.entry.item.model or "") for each in served]
+    return not any(each is None or own.cost.waiting < each.waiting_at_load for own, each in zip(served, loaded, strict=True))
 
 
-def adaptive(candidates: Candidates, _state: State, now: float) -> Candidate | float:
+def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | float:
     """Rules 2 and 3 of the module docstring."""
     served, others = split(candidates)
     own = first(served)
-    if own is not None and (not others or own.is_young()):
-        return own
-    best = max(others, key=_gain)
     if own is not None:
-        return best if _leaves(own, best) else own
-    until = held_until(best, candidates, now) if best.swaps_at_once() else None
+        loaded = state.residency.residents.get(own.entry.item.model or "")
+        is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)  # it has not even earned its own coming
+        best = None if is_young else max(others, key=_gain, default=None)
+        return own if best is None or not _leaves(own, best) else best
+    best = max(others, key=_gain)
+    evicts = best.cost.evicts
+    swaps_at_once = evicts and state.residency.swap is None and not any(map(state.runs_on, evicts))
+    until = held_until(best, candidates, state, now) if swaps_at_once else None
     return best if until is None or until <= now else until
 
 
@@ -84,20 +89,19 @@ def _leaves(own: Candidate, other: Candidate) -> bool:
     """
     if not other.cost.evicts or not other.may_evict(LEAVING_FACTOR):
         return False
-    won_s = other.cost.waiting * own.cost.work_s
-    lost_s = own.cost.waiting * (other.cost.trip_s + other.cost.work_s) + LEAVING_COST * other.cost.trip_s * (
-        own.cost.waiting + other.cost.waiting
-    )
-    return won_s > lost_s
+    ours, theirs, trip_s = own.cost, other.cost, other.cost.trip_s
+    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (ours.waiting + theirs.waiting)
+    return theirs.waiting * ours.work_s > lost_s
 
 
-def held_until(best: Candidate, candidates: Candidates, now: float) -> float | None:
+def held_until(best: Candidate, candidates: Candidates, state: State, now: float) -> float | None:
     """Until when what the best one evicts should be held while all of these wait; None where it should not."""
     oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
     if oldest_s > OLDEST_TRIPS * best.cost.trip_s:
         return None
     waiting = sum(candidate.cost.waiting for candidate in candidates)
-    found = (_comes_back_by(habit, now, best.cost.trip_s, waiting) for habit in best.habits())
+    habits = (habit for name in best.cost.evicts for habit in state.arrivals.habits(name))  # of those who used last what it evicts
+    found = (_comes_back_by(habit, now, best.cost.trip_s, waiting) for habit in habits)
     return max((until for until in found if until is not None), default=None)
 
 

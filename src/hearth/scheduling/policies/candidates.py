@@ -7,8 +7,6 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from hearth.scheduling.arrivals import Habit
-from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
@@ -46,16 +44,6 @@ class Candidate:
         swap_s = max([expected_s(origin, model) for origin in evicts]) if evicts else expected_s("", model)
         return Cost(waiting, work_s, evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts]))
 
-    @property
-    def load_s(self) -> float:
-        """Expected seconds of loading the model into empty memory."""
-        return self._state.estimates.swap_s("", self.model)
-
-    def is_young(self) -> bool:
-        """Has the model, which is in memory, not even earned what its own coming cost?"""
-        model = self.entry.item.model or ""
-        return model in self._state.residency.residents and not earned(self._state, model, model, self._now)
-
     def in_memory_s(self) -> float:
         """How long the youngest of what it evicts has been in memory."""
         residents = self._state.residency.residents
@@ -64,24 +52,6 @@ class Candidate:
     def may_evict(self, least: float = 0.0) -> bool:
         """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
         return all(earned(self._state, name, self.model, self._now, least) for name in self.cost.evicts)
-
-    def all_earned(self) -> bool:
-        """Has all that is in memory earned its place, whether or not it has to go?"""
-        residents = self._state.residency.residents.values()
-        return all(earned(self._state, each.model, self.model, self._now) for each in residents if each.phase is Phase.READY)
-
-    def shrinks(self) -> bool:
-        """Does less wait for the model than when it came into memory?"""
-        resident = self._state.residency.residents.get(self.entry.item.model or "")
-        return resident is None or self.cost.waiting < resident.waiting_at_load
-
-    def swaps_at_once(self) -> bool:
-        """Would its swap begin now: something has to go, nothing runs on it, and no swap is under way?"""
-        return bool(self.cost.evicts) and self._state.residency.swap is None and not any(map(self._state.runs_on, self.cost.evicts))
-
-    def habits(self) -> list[Habit]:
-        """What is known of those who used last what it evicts."""
-        return [habit for name in self.cost.evicts for habit in self._state.arrivals.habits(name)]
 
 
 Candidates = Sequence[Candidate]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from hearth.scheduling.policies.candidates import Candidate, Candidates, first, split
+from hearth.scheduling.policies.candidates import Candidate, Candidates, earned, first, split
+from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
 
 
@@ -27,6 +28,12 @@ def fifo(candidates: Candidates, _state: State, _now: float) -> Candidate:
 def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
     """The first item that needs no swap; where all need one, the first item of the band."""
     return min(candidates, key=lambda candidate: (not candidate.resident, candidate.entry.key))
+
+
+def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
+    """What `affinity` is forced by: all that is in memory has earned its place, whether or not it has to go."""
+    residents = state.residency.residents.values()
+    return all(earned(state, each.model, oldest.model, now) for each in residents if each.phase is Phase.READY)
 
 
 def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:
