@@ -29,6 +29,7 @@ GREY = "#9A9A9A"
 WIDTH_IN, ROW_IN, STRIP_IN, WAITS_IN = 12.0, 0.30, 0.62, 3.7
 DOTS_PER_INCH = 120
 RESOLUTION = 1500  # parts of the time axis that a picture can show; what is closer together is drawn as one bar
+UNITS = (("h", 3600.0), ("min", 60.0))
 WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
 
 Span = tuple[float, float]  # (start, length) in seconds
@@ -44,7 +45,8 @@ class Scale(NamedTuple):
 
 def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
     """The picture as PNG: a strip per policy in the order given, under them the waits of each lane that had any work."""
-    models = _models(runs.values())
+    used = {record.model for run in runs.values() for record in run.records if record.model is not None}
+    models = sorted(used.union(swap.model for run in runs.values() for swap in run.swaps))
     lanes = [lane for lane in Lane if any(record.job.lane is lane for run in runs.values() for record in run.records)]
     strip_in = STRIP_IN + ROW_IN * max(1, len(models))
     figure = Figure(figsize=(WIDTH_IN, strip_in * len(runs) + WAITS_IN + 0.9), layout="constrained")
@@ -98,15 +100,18 @@ def _png(figure: Figure) -> bytes:
 
 def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scale) -> None:
     """One policy: a row per model with what it served, what was thrown away, and when it was being loaded."""
-    gap_s = scale.end_s / RESOLUTION
+
+    def spans(pairs: Iterable[tuple[float | None, float | None]]) -> list[Span]:
+        return [(start / scale.seconds, length / scale.seconds) for start, length in merged(pairs, scale.end_s / RESOLUTION)]
+
     for row, model in enumerate(models):
-        served = merged(((r.started, r.ended) for r in run.records if r.model == model and r.wait_s is not None), gap_s)
-        stopped = merged(((stop.start, stop.end) for stop in run.stops if stop.model == model), gap_s)
-        loading = merged(((swap.start, swap.end) for swap in run.swaps if swap.model == model), gap_s)
+        served = spans((r.started, r.ended) for r in run.records if r.model == model and r.wait_s is not None)
+        stopped = spans((stop.start, stop.end) for stop in run.stops if stop.model == model)
+        loading = spans((swap.start, swap.end) for swap in run.swaps if swap.model == model)
         place = (row - 0.4, 0.8)
-        axes.broken_barh(_scaled(served, scale), place, facecolors=_colour(row), linewidth=0)
-        axes.broken_barh(_scaled(stopped, scale), place, facecolors="white", edgecolors=_colour(row), linewidth=0.8)
-        axes.broken_barh(_scaled(loading, scale), place, facecolors="#E8E8E8", edgecolors=GREY, hatch="//////", linewidth=0.4)
+        axes.broken_barh(served, place, facecolors=_colour(row), linewidth=0)
+        axes.broken_barh(stopped, place, facecolors="white", edgecolors=_colour(row), linewidth=0.8)
+        axes.broken_barh(loading, place, facecolors="#E8E8E8", edgecolors=GREY, hatch="//////", linewidth=0.4)
     axes.set_yticks(range(len(models)), [_text(model) for model in models], fontsize=9)
     axes.set_ylim(len(models) - 0.45, -0.55)
     axes.set_xlim(0, scale.end_s / scale.seconds)
@@ -162,24 +167,10 @@ def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> 
     return [(start, end - start) for start, end in spans]
 
 
-def _models(runs: Iterable[Run]) -> list[str]:
-    """Every model that ran or was loaded, by name."""
-    found: set[str] = set()
-    for run in runs:
-        found.update(record.model for record in run.records if record.model is not None)
-        found.update(swap.model for swap in run.swaps)
-    return sorted(found)
-
-
 def _scale(runs: Iterable[Run]) -> Scale:
-    ends = [record.ended for run in runs for record in run.records if record.ended is not None]
-    end_s = max((*ends, 1.0))
-    unit, seconds = next(((unit, size) for unit, size in (("h", 3600.0), ("min", 60.0)) if end_s >= 3 * size), ("s", 1.0))
+    end_s = max((*(record.ended for run in runs for record in run.records if record.ended is not None), 1.0))
+    unit, seconds = next(((unit, size) for unit, size in UNITS if end_s >= 3 * size), ("s", 1.0))
     return Scale(unit=unit, seconds=seconds, end_s=end_s)
-
-
-def _scaled(spans: Iterable[Span], scale: Scale) -> list[Span]:
-    return [(start / scale.seconds, length / scale.seconds) for start, length in spans]
 
 
 def _colour(number: int) -> str:
@@ -191,7 +182,7 @@ def _dashes(number: int) -> LineStyle:
 
 
 def _duration(seconds: float) -> str:
-    unit, size = next(((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds >= size), ("s", 1))
+    unit, size = next(((unit, size) for unit, size in UNITS if seconds >= size), ("s", 1.0))
     return f"{seconds / size:g} {unit}"
 
 
