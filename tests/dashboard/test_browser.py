@@ -11,11 +11,9 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 
 from playwright.async_api import expect
 
-from hearth.admission.auth import digest_of
 from hearth.admission.peers import PER_WINDOW
-from hearth.config.settings import KeySettings
 from tests.clients.home import LLAMA
-from tests.dashboard.browsing import EVIL, KEYS, house_with, opened, whole_house
+from tests.dashboard.browsing import KEYS, house_with, opened, whole_house
 from tests.support.fake_ollama import Ending
 
 
@@ -139,25 +137,6 @@ async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_the_next_one_b
         await expect(page.locator(".run")).to_have_count(0)
         await house.ask("b:1", "after")
         await expect(page.locator(".run .model")).to_have_text("b:1")
-        assert watched.hosts == {urlsplit(house.url).netloc}
-
-
-async def test_what_others_may_name_is_text_and_never_markup(browser):
-    evil_key = KeySettings(name=EVIL, sha256=digest_of("hearth_evil"), admin=True)
-    async with house_with("a:1", "b:1", f"{EVIL}:1", keys=(evil_key,)) as house:
-        watched = await opened(browser, house, key="hearth_evil")
-        await house.ask("a:1", "one", key="hearth_evil")
-        await house.ask("b:1", "two", key="hearth_evil")
-        page = watched.page
-        await expect(page.locator(".queue .caller")).to_have_text(EVIL)
-        await expect(page.locator(".limits tbody th")).to_have_text(EVIL)
-        await page.locator(".others summary").click()
-        await expect(page.locator(".others .model").first).to_have_text(f"{EVIL}:1")
-        await page.get_by_role("button", name="Cancel").first.click()
-        await expect(page.get_by_role("dialog")).to_contain_text(EVIL)
-        assert await page.locator("img").count() == 1
-        assert watched.complaints == []
-        assert await watched.broken_policies() == []
         assert watched.hosts == {urlsplit(house.url).netloc}
 
 

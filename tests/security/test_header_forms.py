@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from hearth.admission.peers import WINDOW_S
 from hearth.types import Lane, Priority
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, drive, http_scope
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT, JSON
 from tests.security.house import Front, method_of
 
@@ -57,18 +56,6 @@ async def test_every_form_of_a_key_opens_the_same_and_what_only_looks_like_one_o
         for name, form in NO_FORMS:
             assert await status(front, path, **{name: form.format(ADMIN_KEY)}) == 401, (path, name, form)
         assert await status(front, path, query) == 401
-
-
-async def test_two_keys_are_one_too_many_wherever_they_stand_and_whosesoever_they_are():
-    front = Front(keys=KEYS)
-    for path, names in itertools.product(SAMPLE, itertools.combinations(("authorization", "x_api_key", "api_key"), 2)):
-        for keys in ((LOW_KEY, ADMIN_KEY), (ADMIN_KEY, ADMIN_KEY), ("wrong", ADMIN_KEY)):
-            both = {name: FORMS[name].format(key) for name, key in zip(names, keys, strict=True)}
-            assert await status(front, path, **both) == 400, (path, both)
-    for path, name in itertools.product(SAMPLE, (b"authorization", b"x-api-key", b"api-key")):
-        twice = (name, b"Bearer " * (name == b"authorization") + ADMIN_KEY.encode())
-        scope = http_scope(method_of(path), path, ((b"host", b"localhost"), twice, twice), "127.0.0.1")
-        assert (await drive(front.app, scope, CHAT)).status == 400, (path, name)
 
 
 async def test_no_header_lets_anybody_in_or_makes_him_more_than_his_key():
