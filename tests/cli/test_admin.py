@@ -45,20 +45,6 @@ def test_an_answer_without_targets_is_no_success(hearth, busy, answer):
     assert answer.get("error", "") in result.stderr
 
 
-@for_each(
-    ("order", "answer", "says"),
-    [
-        (("pin", "m"), {"pinned": "m\x07", "draining": True}, "draining: new requests are refused\npinned: m\ufffd\n"),
-        (("resume",), {"pinned": None, "draining": False, "paused": []}, "no admin commands in force\n"),
-    ],
-)
-def test_an_order_is_posted_and_answered_with_the_orders_in_force(hearth, busy, order, answer, says):
-    busy.put(f"/llm/admin/{order[0]}", answer)
-    assert hearth("admin", *order, "--url", busy.url).stdout == says
-    assert busy.bodies[-1] == ({"model": order[1]} if order[1:] else {})
-    assert json.loads(hearth("admin", *order, "--json", "--url", busy.url).stdout) == answer
-
-
 def cancelling(stub, request_id: str, *, cancelled: bool = True) -> None:
     stub.put(f"/llm/requests/{request_id}/cancel", {"request_id": request_id, "cancelled": cancelled})
 

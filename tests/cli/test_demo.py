@@ -8,13 +8,10 @@ import io
 import re
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-
-import pytest
-from aiohttp import web
 
 from hearth.cli.demo import demo_config, run_demo
 from hearth.cli.demo_callers import CALLERS, HOME_MODEL, ROUND, VISITOR, ask_for_ever, demo_keys, key_of
@@ -36,6 +33,7 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.types import Lane, Outcome, RequestId, Sequence, Way
+from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
@@ -139,31 +137,20 @@ def test_the_last_line_is_what_the_same_requests_cost_in_order_of_arrival():
     )
 
 
-@asynccontextmanager
-async def server(status: int = 200) -> AsyncIterator[tuple[str, list[web.Request]]]:
-    seen: list[web.Request] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        await request.json()
-        seen.append(request)
-        return web.json_response({"error": "the queue is full"}, status=status)
-
-    app = web.Application(client_max_size=2**20)
-    app.router.add_post("/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
-    finally:
-        await runner.cleanup()
+@contextmanager
+def stub(status: int = 200) -> Iterator[StubGateway]:
+    gateway = StubGateway()
+    for visit in ROUND:
+        gateway.put(visit.path, {"error": "the queue is full"}, status)
+    with gateway.listening():
+        yield gateway
 
 
 async def test_every_caller_has_a_key_of_its_own_and_only_the_assistant_is_internal():
     complaints: list[str] = []
-    async with server() as (url, seen):
-        await ask_for_ever(url, pace=0.0, complain=complaints.append, rounds=2)
-    used = Counter(request.headers["Authorization"].removeprefix("Bearer ") for request in seen)
+    with stub() as gateway:
+        await ask_for_ever(gateway.url, pace=0.0, complain=complaints.append, rounds=2)
+    used = Counter(request["authorization"].removeprefix("Bearer ") for request in gateway.seen)
     assert used == Counter(key_of(visit.caller) for visit in ROUND * 2)
     assert complaints == []
     keys = {key.name: key for key in demo_keys()}
@@ -173,16 +160,14 @@ async def test_every_caller_has_a_key_of_its_own_and_only_the_assistant_is_inter
     assert {visit.body["model"] for visit in ROUND} <= {profile.name for profile in default_profiles()}
 
 
-@pytest.mark.parametrize(("gone", "says"), [(False, "was answered 503"), (True, "lost its connection")])
-async def test_a_refusal_and_a_gateway_that_is_gone_are_complained_about_and_survived(gone, says):
+async def test_a_refusal_and_a_gateway_that_is_gone_are_complained_about_and_survived():
     complaints: list[str] = []
-    async with server(status=503) as (url, _):
-        if not gone:
-            await ask_for_ever(url, pace=0.0, complain=complaints.append, rounds=1)
-    if gone:
-        await ask_for_ever(url, pace=0.0, complain=complaints.append, rounds=1)
-    assert len(complaints) == len(ROUND)
-    assert all(says in complaint and (gone or "the queue is full" in complaint) for complaint in complaints)
+    with stub(status=503) as gateway:
+        await ask_for_ever(gateway.url, pace=0.0, complain=complaints.append, rounds=1)
+    assert all("was answered 503" in complaint and "the queue is full" in complaint for complaint in complaints)
+    await ask_for_ever(gateway.url, pace=0.0, complain=complaints.append, rounds=1)
+    assert len(complaints) == 2 * len(ROUND)
+    assert all("lost its connection" in complaint for complaint in complaints[len(ROUND) :])
 
 
 class Stage(io.StringIO):

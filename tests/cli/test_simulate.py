@@ -50,11 +50,43 @@ def runs_of(result: Any) -> list[dict[str, Any]]:
     return runs
 
 
-@pytest.mark.parametrize("options", [(), ("--workload", FIRST, "--from-log"), ("--trace", "t", "--workload", FIRST)])
-def test_it_wants_to_know_exactly_one_place_to_take_requests_from(hearth, options):
-    result = hearth("simulate", *options)
-    assert result.exit_code == 2
-    assert "give one of --trace FILE, --workload NAME and --from-log" in result.stderr
+ONE_PLACE = "give one of --trace FILE, --workload NAME and --from-log"
+
+
+@for_each(
+    ("args", "code", "says"),
+    [
+        ((), 2, ONE_PLACE),
+        (("--workload", FIRST, "--from-log"), 2, ONE_PLACE),
+        (("--trace", "t", "--workload", FIRST), 2, ONE_PLACE),
+        (("--workload", "nonsense"), 2, FIRST),
+        (("--workload", "all", "--save", "out"), 2, "--save"),
+        (("--workload", FIRST, "--plot", "none/p.png"), 1, "cannot be written"),
+        (("--from-log", "--url", "http://127.0.0.1:9"), 3, "no gateway at"),
+    ],
+)
+def test_what_cannot_be_simulated_ends_in_words(hearth, tmp_path, args, code, says):
+    result = hearth("simulate", *args)
+    assert result.exit_code == code
+    assert says in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@for_each(
+    ("items", "code", "says"),
+    [
+        ((), 1, "since 7d"),
+        ((item(0), item(1, outcome="failed", backend_s=None)), 0, "1 of 2 logged requests are left out"),
+        (None, 1, "no log is kept here"),
+    ],
+)
+def test_a_log_with_little_or_nothing_in_it_is_said_in_words(hearth, gateway, items, code, says):
+    gateway.keep(*(items or ()))
+    if items is None:
+        gateway.put("/llm/log?since=7d&limit=1000", {"error": "no log is kept here: storage.enabled is off"}, 404)
+    result = hearth("simulate", "--from-log", "--url", gateway.url)
+    assert result.exit_code == code
+    assert says in result.stderr
 
 
 def test_workloads_that_ship_are_simulated_by_name_and_named_in_the_answer(hearth):
@@ -81,28 +113,11 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(hearth, columns):
     assert columns == "50" or len(lines) == len(("title", "units", "heads", "fifo"))
 
 
-def test_an_unknown_workload_is_a_usage_error_that_names_the_known_ones(hearth):
-    result = hearth("simulate", "--workload", "nonsense")
-    assert result.exit_code == 2
-    assert FIRST in result.stderr
-
-
 def test_what_is_simulated_can_be_saved_and_is_the_same_when_it_is_read(hearth, tmp_path):
     saved = tmp_path / "day.jsonl"
     first = runs_of(hearth("simulate", "--workload", SECOND, "--policy", "affinity", "--json", "-", "--save", str(saved)))
     again = runs_of(hearth("simulate", "--trace", str(saved), "--policy", "affinity", "--json", "-"))
     assert [run | {"workload": SECOND} for run in again] == first
-
-
-def test_a_trace_holds_one_workload(hearth, tmp_path):
-    result = hearth("simulate", "--workload", "all", "--save", str(tmp_path / "out"))
-    assert result.exit_code == 2
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_picture_is_written_where_it_is_wanted(hearth, tmp_path):
-    assert hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "p.png")).exit_code == 0
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_of_several_workloads_shows_them_all(hearth, tmp_path):
@@ -111,12 +126,6 @@ def test_a_picture_of_several_workloads_shows_them_all(hearth, tmp_path):
         assert hearth("simulate", *options, "--policy", "affinity", "--plot", str(tmp_path / name)).exit_code == 0
     assert (tmp_path / "both").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "both").read_bytes() != (tmp_path / "one").read_bytes()
-
-
-def test_a_picture_that_cannot_be_written_is_a_failure_in_words(hearth, tmp_path):
-    result = hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "none" / "p.png"))
-    assert result.exit_code == 1
-    assert "cannot be written" in result.stderr
 
 
 def test_without_matplotlib_the_command_says_what_to_install_before_it_simulates(hearth, tmp_path, monkeypatch):
@@ -150,31 +159,6 @@ def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
     client = GatewayClient(gateway.url)
     assert len(list(rows(client, "/llm/log", "items", "7d"))) == PAGE_ROWS
     assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
-
-
-def test_rows_that_cannot_be_replayed_are_counted_on_stderr(hearth, gateway):
-    gateway.keep(item(0), item(1, outcome="failed", backend_s=None))
-    result = hearth("simulate", "--from-log", "--url", gateway.url)
-    assert result.exit_code == 0
-    assert "1 of 2 logged requests are left out" in result.stderr
-
-
-def test_an_empty_log_is_a_failure_in_words(hearth, gateway):
-    gateway.keep()
-    result = hearth("simulate", "--from-log", "--url", gateway.url)
-    assert result.exit_code == 1
-    assert "since 7d" in result.stderr
-
-
-def test_no_gateway_there_ends_with_3(hearth):
-    assert hearth("simulate", "--from-log", "--url", "http://127.0.0.1:9").exit_code == 3
-
-
-def test_a_gateway_that_keeps_no_log_says_so(hearth, gateway):
-    gateway.put("/llm/log?since=7d&limit=1000", {"error": "no log is kept here: storage.enabled is off"}, 404)
-    result = hearth("simulate", "--from-log", "--url", gateway.url)
-    assert result.exit_code == 1
-    assert "no log is kept here" in result.stderr
 
 
 def test_the_example_that_ships_is_a_good_trace(hearth):

@@ -6,13 +6,12 @@ import io
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import ConsoleDimensions, RenderableType
 from rich.text import Text
 
-from hearth.cli.client import number, printable
+from hearth.cli.client import printable
 from hearth.cli.views import console_for, duration, log_view, models_view, status_view, top_view, watch
 from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
@@ -84,10 +83,6 @@ def test_durations_read_as_people_say_them(seconds, words):
 def test_an_odd_answer_is_drawn_without_an_error(answer):
     assert lines(status_view(answer))
     assert lines(top_view(answer, rows=5))
-
-
-def test_truth_values_are_not_numbers():
-    assert number({"pending": True}, "pending") is None
 
 
 def test_the_status_shows_what_runs_who_waits_the_gpu_and_the_backend(hearth, busy):
@@ -250,18 +245,18 @@ def test_a_screen_with_less_room_has_fewer_columns_and_rows_and_whole_numbers():
     assert any(re.fullmatch(r"answers 42 a-\S*… qwen\S*… 0\.2 s 3\.4 s", line) for line in narrow)
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, {"running": 3, "gpu": [], "rate_limits": {"x": 1}, "cloud": {"state": "off"}, "alerts": {"active": [1]}}]
+@for_each(
+    ("answer", "line", "shown"),
+    [
+        ({}, "nothing runs or waits", True),
+        ({"running": True, "gpu": [], "rate_limits": {"x": 1}, "alerts": {"active": [1]}}, "nothing runs or waits", True),
+        ({"cloud": {"state": "off"}}, "Claude", False),
+        ({"cloud": {"state": "off", "spent_today_usd": 1.5, "limit_today_usd": 5}}, "Claude off, 0 running, 1.50 of 5.00 USD today", True),
+        ({"external_queue": {"pending": True}}, "... and 1 more", False),
+    ],
 )
-def test_top_of_nothing_says_so(answer):
-    shown = lines(top_view(answer, rows=20))
-    assert "nothing runs or waits" in shown
-    assert not any(line.startswith("Claude") for line in shown)
-
-
-def test_money_that_was_spent_today_is_shown_though_claude_is_off():
-    shown = lines(top_view({"cloud": {"state": "off", "spent_today_usd": 1.5, "limit_today_usd": 5}}, rows=20))
-    assert any(line.startswith("Claude") and "1.50 of 5.00 USD today" in line for line in shown)
+def test_top_of_little_says_so(answer, line, shown):
+    assert any(each.startswith(line) for each in lines(top_view(answer, rows=20))) is shown
 
 
 def test_the_last_screen_stays_with_the_reason_above_it_while_the_gateway_is_away():
@@ -363,13 +358,9 @@ def test_the_models_begin_with_what_is_in_memory():
         "a:8b on the disk - - - -",
         "b:8b not installed - - - -",
     ]
+    name = "qwen2.5:32b-instruct-q6_K"
+    for columns, head in ((80, "model state running waiting on the GPU"), (60, "model state running")):
+        shown = lines(models_view({"models": [{**HOME, "name": name}, DISK]}), columns=columns)
+        assert (shown[0], f"{name} home" in shown[1]) == (head, True)
     odd = {"name": HOSTILE, "resident": True, "vram_mib": "much", "running": True}
     assert lines(models_view({"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"
-
-
-@pytest.mark.parametrize(("columns", "head"), [(80, "model state running waiting on the GPU"), (60, "model state running")])
-def test_a_narrow_list_of_models_has_fewer_columns(columns, head):
-    name = "qwen2.5:32b-instruct-q6_K"
-    shown = lines(models_view({"models": [{**HOME, "name": name}, DISK]}), columns=columns)
-    assert shown[0] == head
-    assert f"{name} home" in shown[1]
