@@ -40,8 +40,8 @@ GATHERED_S = 3.0
 
 
 @dataclass
-class Desk:
-    """An alerter at work behind a fanout, as in the house."""
+class Harness:
+    """An alerter at work behind a fanout, as in a gateway."""
 
     alerter: GatewayAlerter
     fanout: EventFanout
@@ -56,7 +56,7 @@ class Desk:
     def emit(self, event: Event) -> None:
         self.fanout.emit(replace(event, at=self.now))
 
-    async def said(self) -> list[str]:
+    async def arrived(self) -> list[str]:
         """What has arrived since the last time, once everything said until now is there."""
         await asyncio.sleep(GATHERED_S)
         texts = self.webhooks.texts()
@@ -65,14 +65,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(settings: AlertSettings = ONE, *, default: Reply = OK) -> AsyncIterator[Desk]:
+async def alerting(settings: AlertSettings = ONE, *, default: Reply = OK) -> AsyncIterator[Harness]:
     webhooks, events = Webhooks(default=default), Recorder()
     fanout = EventFanout((events,))
     poster = MemoryPoster(webhooks, latency_s=0.1)
     alerter = GatewayAlerter(settings=settings, clock=LoopClock(), events=fanout, poster=poster)
     fanout.subscribe(alerter)
     task = asyncio.ensure_future(alerter.run())
-    yield Desk(alerter, fanout, webhooks, events, poster)
+    yield Harness(alerter, fanout, webhooks, events, poster)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -96,33 +96,33 @@ SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)
 
 @in_virtual_time
 async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold_and_counted_after_it():
-    async with desk(ONE.replace(rate_limit_alert_threshold=5)) as it:
+    async with alerting(ONE.replace(rate_limit_alert_threshold=5)) as it:
         it.emit(rejected("rate_limited"))
         await asyncio.sleep(300)
         for _ in range(4):
             it.emit(rejected("rate_limited"))
             it.emit(rejected("rate_limited", "n8n"))
-        assert await it.said() == []
+        assert await it.arrived() == []
         for _ in range(20):
             it.emit(rejected("rate_limited"))
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert text == "Hearth: Caller over its rate limit: webui was refused by its rate limit at least 5 times within 5 minutes."
         await asyncio.sleep(600)
         for _ in range(5):
             it.emit(rejected("rate_limited"))
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert text.endswith("19 more like this since the last message.")
         assert it.alerter.status()["suppressed"] == 19
 
 
 @in_virtual_time
 async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_half_as_long_again():
-    async with desk(ONE.replace(queue_depth_warning=10)) as it:
+    async with alerting(ONE.replace(queue_depth_warning=10)) as it:
         for number in range(10):
             it.emit(item(ItemQueued, number))
-        assert await it.said() == []
+        assert await it.arrived() == []
         it.emit(item(ItemQueued, 10))
-        assert await it.said() == ["Hearth: Long queue: 11 external requests wait; more than 10 is the limit set."]
+        assert await it.arrived() == ["Hearth: Long queue: 11 external requests wait; more than 10 is the limit set."]
         assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
         for number in range(5):
             it.emit(item(ev.ItemDispatched, number))
@@ -131,15 +131,15 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
         it.emit(item(ItemQueued, 11, lane=Lane.INTERNAL))
         for number in (0, 1, 11, 11):
             it.emit(item(ev.ItemEnded, number))
-        assert await it.said() == []
+        assert await it.arrived() == []
         it.emit(item(ev.ItemEnded, 10))
-        assert await it.said() == ["Hearth: Over: Long queue: 5 external requests wait."]
+        assert await it.arrived() == ["Hearth: Over: Long queue: 5 external requests wait."]
         assert it.alerter.status()["active"] == []
 
 
 @in_virtual_time
 async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_within_a_minute():
-    async with desk() as it:
+    async with alerting() as it:
         tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100))
         it.alerter.watch_gpu(tracker.alarming)
         for length_s in (1.0, 1.0, 61.0):
@@ -148,20 +148,20 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
             tracker.record_swap_completed(it.now)
             it.emit(SWAP)
         third_at = it.now
-        texts = await it.said()
+        texts = await it.arrived()
         assert texts == [
             "Hearth: Many model swaps: 3 model swaps in the last hour; more than 2 is the limit set.",
             "Hearth: Slow model swap: The last model swap took 61 s; the limit set is 60 s.",
         ]
         await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
-        assert await it.said() == ["Hearth: Over: Many model swaps: It is back within its limit."]
+        assert await it.arrived() == ["Hearth: Over: Many model swaps: It is back within its limit."]
         tracker.update("home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25))
         tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
         tracker.record_swap_started("a", "b", it.now)
         await asyncio.sleep(BUSY_ENOUGH_S)
         tracker.record_swap_completed(it.now)
         it.emit(SWAP)
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of ")
 
 
@@ -188,63 +188,63 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
 
 @in_virtual_time
 async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return_to_nothing_is_told_in_the_end():
-    async with desk() as it:
+    async with alerting() as it:
         it.emit(BackendCameUp(at=0.0, version="1", down_s=0.0))
         it.emit(BackendWentDown(at=0.0, reason="backend_unreachable"))
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert text.startswith("Hearth: Model server down: The model server does not answer (backend_unreachable).")
         it.emit(BackendCameUp(at=0.0, version="1", down_s=8.0))
-        assert await it.said() == ["Hearth: Over: Model server down: The model server answers again after 8 s."]
+        assert await it.arrived() == ["Hearth: Over: Model server down: The model server answers again after 8 s."]
         it.emit(BackendWentDown(at=0.0, reason="backend_unreachable"))
-        assert await it.said() == []
+        assert await it.arrived() == []
         await asyncio.sleep(600)
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert text.startswith("Hearth: Model server down")
 
 
 @in_virtual_time
 async def test_every_target_gets_the_message_and_one_that_stalls_holds_up_no_other():
-    async with desk(ALL) as it:
+    async with alerting(ALL) as it:
         it.emit(rejected("queue_full", "n8n"))
-        assert await it.said() == ["Hearth: Queue full: A request of n8n was refused because the queue is full."] * 3
+        assert await it.arrived() == ["Hearth: Queue full: A request of n8n was refused because the queue is full."] * 3
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(stall=True)
         it.emit(rejected("queue_full"))
         await asyncio.sleep(GATHERED_S)
         assert sorted(each.target for each in it.events.of(AlertSent)) == ["discord", "ntfy", "ntfy", "webhook", "webhook"]
 
 
-@for_each("deaf", [AlertSettings(), MUTED])
+@for_each("before", [AlertSettings(), MUTED])
 @in_virtual_time
-async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
-    async with desk(deaf) as it:
+async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(before):
+    async with alerting(before) as it:
         it.emit(BackendWentDown(at=0.0, reason="x"))
         await asyncio.sleep(7200)
-        assert await it.said() == []
+        assert await it.arrived() == []
         it.alerter.update(ONE)
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert "Model server down" in text
         await asyncio.sleep(7200)
-        assert await it.said() == []
+        assert await it.arrived() == []
 
 
 @for_each(("at_first", "then", "texts"), [(MUTED, ONE, 0), (ONE, MUTED, 1)])
 @in_virtual_time
 async def test_what_is_muted_is_known_and_its_end_is_not_told_whether_muted_before_or_meanwhile(at_first, then, texts):
-    async with desk(at_first) as it:
+    async with alerting(at_first) as it:
         it.emit(BackendWentDown(at=0.0, reason="x"))
-        assert len(await it.said()) == texts
+        assert len(await it.arrived()) == texts
         assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
         it.alerter.update(then)
         it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
-        assert await it.said() == []
+        assert await it.arrived() == []
 
 
 @in_virtual_time
 async def test_without_a_target_nothing_is_kept_and_nothing_is_sent():
-    async with desk(AlertSettings()) as it:
+    async with alerting(AlertSettings()) as it:
         for number in range(10_000):
             assert not it.alerter.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=f"c{number}", at=it.now, text="x"))
-        assert await it.said() == []
+        assert await it.arrived() == []
         status = it.alerter.status()
         assert (status["sent"], status["dropped"], status["targets"]) == (0, 0, [])
         with pytest.raises(NotFound, match=r"alerts\.discord_webhook_url"):
@@ -253,23 +253,23 @@ async def test_without_a_target_nothing_is_kept_and_nothing_is_sent():
 
 @in_virtual_time
 async def test_settings_that_change_hold_at_once_and_what_was_sent_stays_known():
-    async with desk(AlertSettings()) as it:
+    async with alerting(AlertSettings()) as it:
         it.emit(rejected("queue_full", "first"))
         it.alerter.update(ONE)
         it.emit(rejected("queue_full", "webui"))
-        assert len(await it.said()) == 1
+        assert len(await it.arrived()) == 1
         it.alerter.update(ONE.replace(debounce_minutes=0, queue_depth_warning=0))
         it.emit(rejected("queue_full", "webui"))
         it.emit(item(ItemQueued, 1))
-        assert len(await it.said()) == 2
+        assert len(await it.arrived()) == 2
         it.alerter.update(AlertSettings())
         it.emit(rejected("queue_full", "n8n"))
-        assert await it.said() == []
+        assert await it.arrived() == []
 
 
 @in_virtual_time
 async def test_the_methods_say_whether_a_message_will_be_sent():
-    async with desk() as it:
+    async with alerting() as it:
         calls: tuple[Callable[[], bool], ...] = (
             lambda: it.alerter.alert_rate_limited("webui", 5),
             lambda: it.alerter.alert_queue_depth(11),
@@ -279,13 +279,13 @@ async def test_the_methods_say_whether_a_message_will_be_sent():
         )
         assert [call() for call in calls] == [True] * 5
         assert [call() for call in calls] == [False] * 5
-        (text,) = await it.said()
+        (text,) = await it.arrived()
         assert "4.00 USD of 5.00 USD for cloud models are spent today." in text
 
 
 @in_virtual_time
 async def test_a_test_asks_every_target_and_says_what_each_answered():
-    async with desk(ALL) as it:
+    async with alerting(ALL) as it:
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(404)
         results = await it.alerter.test()
         assert results == [
@@ -298,7 +298,7 @@ async def test_a_test_asks_every_target_and_says_what_each_answered():
 
 @in_virtual_time
 async def test_a_failure_to_alert_raises_no_alert():
-    async with desk(ONE, default=Reply(500)) as it:
+    async with alerting(ONE, default=Reply(500)) as it:
         it.emit(rejected("queue_full"))
         it.emit(InternalFault(at=0.0, where="alerts", detail="ExceptionGroup"))
         await asyncio.sleep(3600)

@@ -68,7 +68,7 @@ def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_
 
 
 @dataclass
-class Bench:
+class Harness:
     """A target at work, and what came of it."""
 
     target: Target
@@ -107,13 +107,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*replies: Reply, default: Reply = OK, latency_s: float = 0.0) -> AsyncIterator[Bench]:
+async def posting(*replies: Reply, default: Reply = OK, latency_s: float = 0.0) -> AsyncIterator[Harness]:
     webhooks, events = Webhooks(*replies, default=default), Recorder()
     poster = MemoryPoster(webhooks, latency_s=latency_s)
     target = Target("discord", compose=COMPOSERS["discord"], poster=poster, clock=LoopClock(), events=events)
     target.point_at(URL)
     target.start()
-    yield Bench(target, webhooks, events)
+    yield Harness(target, webhooks, events)
     await target.aclose(2.0)
     assert webhooks.most_in_flight <= 1
     assert webhooks.refused == []
@@ -123,7 +123,7 @@ async def bench(*replies: Reply, default: Reply = OK, latency_s: float = 0.0) ->
 
 @in_virtual_time
 async def test_an_alert_arrives_once_after_a_moment_and_is_reported():
-    async with bench() as it:
+    async with posting() as it:
         await it.put("webui", wait_s=60)
         assert (it.times, it.texts) == ([GATHER_S], ["about webui"])
         (sent,) = it.events.of(AlertSent)
@@ -134,7 +134,7 @@ async def test_an_alert_arrives_once_after_a_moment_and_is_reported():
 
 @in_virtual_time
 async def test_few_alerts_are_a_message_each_and_many_are_one():
-    async with bench() as it:
+    async with posting() as it:
         few, many = ([f"{letter}{number}" for number in range(count)] for letter, count in (("c", DIGEST_ABOVE), ("d", DIGEST_ABOVE + 1)))
         await it.put(*few, wait_s=60)
         await it.put(*many, wait_s=60)
@@ -143,7 +143,7 @@ async def test_few_alerts_are_a_message_each_and_many_are_one():
 
 @in_virtual_time
 async def test_one_key_waits_once_and_says_how_often_it_came_and_an_end_takes_the_place_of_its_beginning():
-    async with bench() as it:
+    async with posting() as it:
         for suppressed in (0, 2, 0):
             await it.put("a", suppressed=suppressed)
         await it.put_all(down(), up(), wait_s=60)
@@ -152,7 +152,7 @@ async def test_one_key_waits_once_and_says_how_often_it_came_and_an_end_takes_th
 
 @in_virtual_time
 async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_next_message_says_how_many():
-    async with bench() as it:
+    async with posting() as it:
         await it.put("first bad", severity=Severity.ERROR)
         await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))
         await it.put("harmless", severity=Severity.INFO)
@@ -179,7 +179,7 @@ async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_n
 )
 @in_virtual_time
 async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(reply, times):
-    async with bench(reply) as it:
+    async with posting(reply) as it:
         await it.put("a", "b", wait_s=2.1)
         if reply.status == 429:
             assert (it.status("state"), it.status("retry_in_s")) == ("waiting", round(times[1] - 2.1, 1))
@@ -193,7 +193,7 @@ async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(re
 async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_more_until_the_configuration_is_read_again(
     name, is_gone, lost
 ):
-    async with bench(REPLIES[name]) as it:
+    async with posting(REPLIES[name]) as it:
         await it.put("a", "b", wait_s=10)
         await it.put("c", wait_s=3600)
         assert it.times == ([2.0] if is_gone else [2.0, 2.0, 12.0])
@@ -207,7 +207,7 @@ async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_
 @for_each(("reply", "reason", "took_s"), [(ERROR, "http_500", 0.0), (STALL, "timeout", 10.0), (RESET, "broken", 0.0)])
 @in_virtual_time
 async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_further_apart(reply, reason, took_s):
-    async with bench(default=reply) as it:
+    async with posting(default=reply) as it:
         await it.put("a", wait_s=300)
         assert it.failures == [(reason, MAX_ATTEMPTS, False)]
         assert it.status("state") == "failing"
@@ -219,7 +219,7 @@ async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_furthe
 
 @in_virtual_time
 async def test_a_condition_that_goes_on_is_sent_once_a_long_outage_of_the_target_is_over():
-    async with bench(default=RESET) as it:
+    async with posting(default=RESET) as it:
         await it.put_all(down())
         await it.put("a", wait_s=2 * 3600)
         assert (it.target.dropped, it.status("waiting")) == (1, 1)
@@ -230,7 +230,7 @@ async def test_a_condition_that_goes_on_is_sent_once_a_long_outage_of_the_target
 
 @in_virtual_time
 async def test_of_conditions_that_changed_during_the_outage_the_newest_news_stands():
-    async with bench(default=ERROR) as it:
+    async with posting(default=ERROR) as it:
         await it.put_all(down(), replace(up(), subject="b"), wait_s=10)  # the first message is on its way
         await it.put_all(up(3600.0), replace(down(3600.0), subject="b"), wait_s=3600)
         it.webhooks.default = OK
@@ -240,7 +240,7 @@ async def test_of_conditions_that_changed_during_the_outage_the_newest_news_stan
 
 @in_virtual_time
 async def test_after_it_has_recovered_failures_are_forgotten():
-    async with bench(ERROR, ERROR) as it:
+    async with posting(ERROR, ERROR) as it:
         await it.put("a", wait_s=30)
         await it.put("b", wait_s=30)
         assert (it.times, it.status("state")) == ([2.0, 3.0, 5.0, 32.0], "ready")
@@ -248,7 +248,7 @@ async def test_after_it_has_recovered_failures_are_forgotten():
 
 @in_virtual_time
 async def test_a_stream_of_alerts_is_never_more_than_twenty_posts_a_minute():
-    async with bench() as it:
+    async with posting() as it:
         for number in range(400):
             await it.put(f"c{number}", wait_s=0.9)
         await asyncio.sleep(120)
@@ -259,7 +259,7 @@ async def test_a_stream_of_alerts_is_never_more_than_twenty_posts_a_minute():
 
 @in_virtual_time
 async def test_ten_thousand_alerts_while_the_target_stalls_are_bounded_and_counted():
-    async with bench(default=STALL) as it:
+    async with posting(default=STALL) as it:
         await it.put(*(f"c{number}" for number in range(10_000)), wait_s=5)
         await it.put(*(f"d{number}" for number in range(10_000)))
         assert it.status("waiting") <= 2 * CAPACITY
@@ -272,7 +272,7 @@ async def test_ten_thousand_alerts_while_the_target_stalls_are_bounded_and_count
 
 @in_virtual_time
 async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_out_is_not_sent_twice():
-    async with bench(latency_s=0.5) as it:
+    async with posting(latency_s=0.5) as it:
         await it.put("a", "b", wait_s=2.1)
         await it.put("c")
         await it.target.aclose(2.0)
@@ -284,7 +284,7 @@ async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_o
 @for_each("moment", [1.0, 2.5, 13.0])
 @in_virtual_time
 async def test_a_target_that_stalls_holds_up_the_end_for_two_seconds_at_most(moment):
-    async with bench(default=STALL) as it:
+    async with posting(default=STALL) as it:
         await it.put("a", "b", wait_s=moment)
         await it.target.aclose(2.0)
         assert asyncio.get_running_loop().time() <= moment + 2.0
@@ -294,7 +294,7 @@ async def test_a_target_that_stalls_holds_up_the_end_for_two_seconds_at_most(mom
 @for_each(("reply", "posts"), [(limited(600), 1), (ERROR, 4)])
 @in_virtual_time
 async def test_a_target_that_asked_for_silence_gets_none_at_the_end_and_one_that_failed_one_more_try(reply, posts):
-    async with bench(reply, default=reply) as it:
+    async with posting(reply, default=reply) as it:
         await it.put("a", wait_s=7)
         await it.target.aclose(2.0)
         assert (len(it.times), it.failures) == (posts, [("stopping", posts, False)])
@@ -302,7 +302,7 @@ async def test_a_target_that_asked_for_silence_gets_none_at_the_end_and_one_that
 
 @in_virtual_time
 async def test_another_address_is_tried_at_once_and_none_at_all_forgets_what_waits():
-    async with bench(default=ERROR) as it:
+    async with posting(default=ERROR) as it:
         await it.put("a", wait_s=20)
         it.webhooks.default = OK
         it.target.point_at(OTHER_URL)
@@ -317,7 +317,7 @@ async def test_another_address_is_tried_at_once_and_none_at_all_forgets_what_wai
 
 @in_virtual_time
 async def test_the_end_of_an_old_address_does_not_stop_the_new_one():
-    async with bench(REPLIES["404"], latency_s=1.0) as it:
+    async with posting(REPLIES["404"], latency_s=1.0) as it:
         await it.put("a", wait_s=2.5)
         it.target.point_at(OTHER_URL)
         await asyncio.sleep(1)
@@ -328,7 +328,7 @@ async def test_the_end_of_an_old_address_does_not_stop_the_new_one():
 
 @in_virtual_time
 async def test_a_test_says_what_came_back_also_of_a_target_that_has_stopped_and_revives_it():
-    async with bench(REPLIES["404"], REPLIES["401"]) as it:
+    async with posting(REPLIES["404"], REPLIES["401"]) as it:
         await it.put("a", wait_s=5)
         for name, state in (("http_401", "stopped"), ("http_204", "ready")):
             assert (await it.target.test(message())).name == name
@@ -337,11 +337,11 @@ async def test_a_test_says_what_came_back_also_of_a_target_that_has_stopped_and_
 
 @in_virtual_time
 async def test_a_test_does_not_overtake_a_post_that_is_out_and_says_nothing_about_the_message_that_waits_for_its_next_try():
-    async with bench(STALL) as it:
+    async with posting(STALL) as it:
         await it.put("a", wait_s=3)
         assert (await it.target.test(message())).name == "http_204"
         assert it.times[1] == 12.0
-    async with bench(ERROR, ERROR, ERROR) as it:
+    async with posting(ERROR, ERROR, ERROR) as it:
         await it.put("a", wait_s=8)
         assert len(it.times) == 3
         assert (await it.target.test(message())).name == "http_204"
@@ -353,7 +353,7 @@ async def test_a_test_does_not_overtake_a_post_that_is_out_and_says_nothing_abou
 
 @in_virtual_time
 async def test_a_message_that_cannot_be_made_is_a_defect_and_the_next_one_goes_out():
-    async with bench() as it:
+    async with posting() as it:
         compose = it.target._compose
 
         def breaks_once(url: str, of: Any) -> Post:

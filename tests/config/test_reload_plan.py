@@ -12,7 +12,7 @@ from hearth.config.reload import BLIND_POLL_S, ORDER_GAP_S, POLL_S, WRITING_S, R
 from tests.support.cases import for_each
 
 OLD, NEW, HALF = b"old", b"new", b"ne"
-Fact = Callable[["Desk"], None]
+Fact = Callable[["Simulation"], None]
 
 
 def token(content: bytes | None) -> str:
@@ -20,7 +20,7 @@ def token(content: bytes | None) -> str:
 
 
 @dataclass
-class Desk:
+class Simulation:
     """A file, its watch and the plan, in a time that jumps from one thing to the next."""
 
     blind: bool = False
@@ -35,7 +35,7 @@ class Desk:
 
     def play(self, *facts: tuple[float, Fact], until: float = 60.0) -> None:
         """Let every fact happen at its instant and carry out what the plan says."""
-        for at, happen in [*facts, (until, lambda desk: None)]:
+        for at, happen in [*facts, (until, lambda it: None)]:
             while self.plan.wake_at() <= at:
                 self.now = max(self.now, self.plan.wake_at())
                 self._carry_out(self.plan.step(self.now))
@@ -54,25 +54,25 @@ class Desk:
 def save(content: bytes | None, *, writing: bool = False) -> Fact:
     """The file changes; where changes are reported, the plan hears of it."""
 
-    def happen(desk: Desk) -> None:
-        desk.content = content
-        if not desk.blind:
-            desk.plan.touched(desk.now, writing=writing)
+    def happen(it: Simulation) -> None:
+        it.content = content
+        if not it.blind:
+            it.plan.touched(it.now, writing=writing)
 
     return happen
 
 
 def unreported(content: bytes) -> Fact:
-    return lambda desk: setattr(desk, "content", content)
+    return lambda it: setattr(it, "content", content)
 
 
-def noise(desk: Desk) -> None:
+def noise(it: Simulation) -> None:
     """Something else happens in the directory."""
-    desk.plan.touched(desk.now)
+    it.plan.touched(it.now)
 
 
-def order(desk: Desk) -> None:
-    desk.plan.ordered()
+def order(it: Simulation) -> None:
+    it.plan.ordered()
 
 
 def in_steps(gap_s: float) -> list[tuple[float, Fact]]:
@@ -100,40 +100,40 @@ PLAYED: dict[str, tuple[list[tuple[float, Fact]], list[tuple[float, bytes | None
 
 @for_each("name", PLAYED)
 def test_when_what_is_tried(name):
-    desk, (facts, tries) = Desk(), PLAYED[name]
-    desk.play(*facts)
-    assert desk.tries == tries
-    assert 10.0 in desk.looks or facts[0][0] != 9.0, "there was a look without a reason"
+    it, (facts, tries) = Simulation(), PLAYED[name]
+    it.play(*facts)
+    assert it.tries == tries
+    assert 10.0 in it.looks or facts[0][0] != 9.0, "there was a look without a reason"
 
 
 def test_a_restless_directory_neither_starves_a_change_nor_causes_tries():
-    desk = Desk()
+    it = Simulation()
     restless: list[tuple[float, Fact]] = [(at / 100, noise) for at in range(100, 1000)]
-    desk.play(*sorted([*restless, (5.005, save(NEW))], key=lambda pair: pair[0]), until=20.0)
-    assert [content for _, content in desk.tries] == [NEW]
-    assert desk.tries[0][0] <= 6.3
-    assert len(desk.looks) < 40
+    it.play(*sorted([*restless, (5.005, save(NEW))], key=lambda pair: pair[0]), until=20.0)
+    assert [content for _, content in it.tries] == [NEW]
+    assert it.tries[0][0] <= 6.3
+    assert len(it.looks) < 40
 
 
 def test_a_thousand_writes_in_five_seconds_are_few_tries_and_the_last_one_counts():
-    desk = Desk()
-    desk.play(*[(5 + n / 200, save(b"%d" % n)) for n in range(1000)])
-    assert len(desk.tries) <= 2
-    assert desk.tries[-1][1] == b"999"
+    it = Simulation()
+    it.play(*[(5 + n / 200, save(b"%d" % n)) for n in range(1000)])
+    assert len(it.tries) <= 2
+    assert it.tries[-1][1] == b"999"
 
 
 @for_each(("blind", "within_s"), [(False, POLL_S + 0.4), (True, BLIND_POLL_S + 0.31)])
 def test_a_change_that_nobody_reports_is_found_by_looking(blind, within_s):
-    desk = Desk(blind=blind)
-    desk.play((25.01, unreported(NEW)))
-    assert [content for _, content in desk.tries] == [NEW]
-    assert desk.tries[0][0] - 25.01 <= within_s
+    it = Simulation(blind=blind)
+    it.play((25.01, unreported(NEW)))
+    assert [content for _, content in it.tries] == [NEW]
+    assert it.tries[0][0] - 25.01 <= within_s
 
 
 def test_an_order_is_obeyed_at_once_many_within_a_second_are_two_tries_and_without_a_watch_nothing_else_is_tried():
-    desk = Desk(polls=False)
-    desk.play(*[(5 + n / 100, order) for n in range(100)], until=1000.0)
-    assert (desk.tries, desk.looks) == ([(5.0, OLD), (5.0 + ORDER_GAP_S, OLD)], [])
+    it = Simulation(polls=False)
+    it.play(*[(5 + n / 100, order) for n in range(100)], until=1000.0)
+    assert (it.tries, it.looks) == ([(5.0, OLD), (5.0 + ORDER_GAP_S, OLD)], [])
 
 
 def test_a_touch_during_a_look_leads_to_another_look():

@@ -146,7 +146,8 @@ def failed_load(at: float) -> Event:
 
 
 def end(at: float, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> Event:
-    return ended(outcome, at=at, **{"model": "m", **({} if outcome is Outcome.COMPLETED else {"first_byte_s": None}), **more})
+    told = {} if outcome is Outcome.COMPLETED else {"first_byte_s": None, "reason": outcome.value}
+    return ended(outcome, at=at, **{"model": "m", **told, **more})
 
 
 QUEUED, CALLED = about(ItemQueued), about(ItemDispatched)

@@ -105,8 +105,6 @@ class Webhooks:
         self.in_flight = 0
         self.most_in_flight = 0
         self.released = asyncio.Event()
-        self.stirred = asyncio.Event()
-        """Set whenever something came."""
 
     def take(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Reply:
         """Note a post and choose the answer."""
@@ -145,7 +143,6 @@ class Webhooks:
     def _enter(self) -> None:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        self.stirred.set()
 
 
 def _text_of(post: Received) -> str:
