@@ -11,7 +11,7 @@ import pytest
 
 from hearth.admission.peers import PER_WINDOW
 from hearth.events import KeysTried, RequestRejected
-from tests.alerts.test_alerter import desk
+from tests.alerts.test_alerter import alerting
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeGateway
 from tests.api.test_app import CHAT
 from tests.security.house import open_door, request, tell
@@ -100,13 +100,13 @@ async def test_the_house_hears_of_it_once_a_minute_with_the_address_and_without_
 
 @in_virtual_time
 async def test_the_owner_gets_one_message_with_the_address_and_the_number():
-    async with desk() as alerts:
+    async with alerting() as alerts:
         house: Any = FakeGateway(keys=KEYS)
         house.events, house.clock = alerts.fanout, LoopClock()
         for _ in range(200):
             await status(house)
             await asyncio.sleep(1.0)
-        (said,) = await alerts.said()
+        (said,) = await alerts.arrived()
         assert f"11 requests with a wrong key came from {LAN}:" in said
         assert "Right keys are still accepted." in said
         assert "hearth_" not in said
