@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.http1 import Answer, Limits, Link
+from hearth.backends.http1 import Answer, Link
 from hearth.backends.ollama import KEPT, OllamaBackend
 from hearth.errors import BackendError, BackendGone, BackendProtocolError, BackendUnreachable, BadRequest, ConfigError
 from hearth.types import BackendCall
@@ -399,8 +399,8 @@ async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again
 @in_virtual_time
 async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest):
     """The error that is raised knows the answer."""
-    limits = Limits(body_bytes=1 << 20, line_bytes=1 << 20)
-    answer = Answer(Link(lambda _: None), method="POST", address="here", limits=limits, put_back=lambda _: None)
+    limits = {"max_body_bytes": 1 << 20, "max_line_bytes": 1 << 20}
+    answer = Answer(Link(lambda _: None), lambda _: None, method="POST", address="here", **limits)
     answer.feed(STREAM_HEAD)
     if rest is None:
         answer.connection_ended(whole=False)
@@ -462,7 +462,7 @@ async def test_a_connection_on_which_more_comes_before_its_answer_is_left_is_not
     for said, kept in (((WHOLE,), 1), ((WHOLE, b"HTTP/1.1 200 OK\r\n"), 0)):
         aborted, put_back, link = list[Transport](), list[Link](), Link(lambda _: None)
         link.transport = Transport()
-        answer = Answer(link, method="POST", address="here", limits=Limits(body_bytes=9, line_bytes=9), put_back=put_back.append)
+        answer = Answer(link, put_back.append, method="POST", address="here", max_body_bytes=9, max_line_bytes=9)
         for piece in said:
             answer.feed(piece)
         answer.close()

@@ -41,20 +41,19 @@ def replay(stream: Captured) -> Ending:
 
 
 @for_each("name", WHOLE)
-def test_a_stream_that_ollama_ended_itself_is_complete(name: str) -> None:
+def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever_its_length(name: str) -> None:
+    stream = captured(name)
+    ending = replay(stream)
+    assert (ending.complete, ending.reported_error) == (True, False)
+    assert not ending_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
+    body = stream.chunks[0] * 5000 + stream.body
+    assert ending_of(stream.path, *(body[at : at + 1000] for at in range(0, len(body), 1000))) == ending
+
+
+@for_each("name", BROKEN)
+def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(name: str) -> None:
     ending = replay(captured(name))
-    assert ending.complete
-    assert not ending.reported_error
-
-
-@for_each("name", BROKEN)
-def test_a_stream_that_only_stops_is_not_complete_although_its_http_framing_is(name: str) -> None:
-    assert not replay(captured(name)).complete
-
-
-@for_each("name", BROKEN)
-def test_only_native_routes_report_that_their_runner_died(name: str) -> None:
-    assert replay(captured(name)).reported_error is (name in ("midstream_kill_chat", "midstream_kill_generate"))
+    assert (ending.complete, ending.reported_error) == (False, name in ("midstream_kill_chat", "midstream_kill_generate"))
 
 
 @for_each(
@@ -80,20 +79,6 @@ def test_how_a_stream_is_cut_into_chunks_never_matters(name: str, data: st.DataO
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream.body)), max_size=30)))
     pieces = [stream.body[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream.body)], strict=True)]
     assert ending_of(stream.path, *pieces) == ending_of(stream.path, stream.body)
-
-
-@for_each("name", WHOLE)
-def test_a_stream_is_not_complete_before_its_last_line(name: str) -> None:
-    stream = captured(name)
-    assert not ending_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
-
-
-@for_each("name", WHOLE)
-def test_a_stream_of_any_length_is_judged_by_its_end(name: str) -> None:
-    stream = captured(name)
-    body = stream.chunks[0] * 5000 + stream.body
-    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
-    assert ending_of(stream.path, *pieces) == replay(stream)
 
 
 def test_only_the_end_of_a_long_stream_is_held() -> None:

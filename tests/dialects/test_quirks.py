@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hearth.dialects.request import BackgroundTask, Envelope, background_task, prompt_tokens, read_request, without_attribution
+from hearth.dialects.request import Envelope, is_background_task, prompt_tokens, read_request, without_attribution
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import LoadOptions
 from tests.support.cases import for_each
@@ -19,8 +19,8 @@ def block(text: str, **more: Any) -> Any:
     return {"type": "text", "text": text, **more}
 
 
-def chat(prompt: Any, *before: Any, path: str = "/api/chat") -> BackgroundTask | None:
-    return background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": [*before, {"role": "user", "content": prompt}]})
+def chat(prompt: Any, *before: Any, path: str = "/api/chat") -> bool:
+    return is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": [*before, {"role": "user", "content": prompt}]})
 
 
 def messages_envelope(body: bytes, *, strip: bool = True) -> Envelope:
@@ -80,39 +80,23 @@ def test_a_stripped_body_says_so_and_is_measured_without_the_line():
     assert envelope.prompt_tokens == prompt_tokens(expected)
 
 
-def test_a_body_without_the_line_goes_on_as_the_very_bytes_that_came():
-    body = b'{"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}'
-    assert messages_envelope(body).body is body
-
-
-def test_the_owner_may_leave_the_line_in():
-    body = json.dumps({"model": "m", "max_tokens": 5, "system": LINE, "messages": [{"role": "user", "content": "hi"}]}).encode()
-    assert messages_envelope(body, strip=False).body is body
-
-
-def test_a_body_that_repeats_a_key_is_left_to_the_model_server():
-    body = b'{"model":"m","max_tokens":5,"system":"%s","system":"%s","messages":[{"role":"user","content":"hi"}]}' % (
-        LINE.encode(),
-        LINE.encode(),
-    )
-    assert messages_envelope(body).body is body
-
-
 @for_each(
-    ("answer", "task"),
+    ("body", "strip"),
     [
-        ('{ "title": "your concise title here" }', BackgroundTask.TITLE),
-        ('{ "tags": ["tag1", "tag2", "tag3"] }', BackgroundTask.TAGS),
-        ('{ "follow_ups": ["Question 1?", "Question 2?"] }', BackgroundTask.FOLLOW_UPS),
+        (b'{"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}', True),
+        (b'{"model":"m","max_tokens":5,"system":"%b","messages":[{"role":"user","content":"hi"}]}' % LINE.encode(), False),
+        (b'{"model":"m","max_tokens":5,"system":"","system":"%b","messages":[{"role":"user","content":"hi"}]}' % LINE.encode(), True),
     ],
 )
+def test_a_body_without_the_line_or_with_a_repeated_key_or_where_the_owner_leaves_it_in_goes_on_as_it_came(body, strip):
+    assert messages_envelope(body, strip=strip).body is body
+
+
+@for_each("answer", ['{ "title": "your title here" }', '{ "tags": ["tag1", "tag2"] }', '{ "follow_ups": ["Question 1?"] }'])
 @for_each("path", ["/api/chat", "/v1/chat/completions"])
-def test_a_background_task_is_known_by_what_its_prompt_asks_for(answer, task, path):
-    assert chat(f"### Task:\nDo it.\n### Output:\nJSON format: {answer}\n{HISTORY}", path=path) is task
-
-
-def test_a_system_prompt_of_the_model_does_not_hide_a_background_task():
-    assert chat(TITLE, {"role": "system", "content": "You speak like a pirate."}) is BackgroundTask.TITLE
+def test_a_background_task_is_known_by_what_its_prompt_asks_for_also_beside_a_system_prompt(answer, path):
+    assert chat(f"### Task:\nDo it.\n### Output:\nJSON format: {answer}\n{HISTORY}", path=path)
+    assert chat(TITLE, {"role": "system", "content": "You speak like a pirate."}, path=path)
 
 
 @for_each(
@@ -128,22 +112,14 @@ def test_a_system_prompt_of_the_model_does_not_hide_a_background_task():
     ],
 )
 def test_what_merely_resembles_a_background_task_is_none(prompt):
-    assert chat(prompt) is None
+    assert not chat(prompt)
 
 
-def test_a_background_prompt_inside_a_conversation_is_a_question_about_it():
-    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-    assert chat(TITLE, *said) is None
-
-
-@for_each("messages", [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]])
-def test_odd_messages_are_no_background_task(messages):
-    assert background_task(INFERENCE_ROUTES["/api/chat"], {"messages": messages}) is None
-
-
-@for_each("path", ["/api/generate", "/v1/completions", "/v1/messages"])
-def test_only_the_chat_routes_carry_background_tasks(path):
-    assert chat(TITLE, path=path) is None
+def test_a_background_prompt_in_a_conversation_in_odd_messages_or_on_another_route_is_none():
+    assert not chat(TITLE, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
+    odd: list[Any] = [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]]
+    assert not any(is_background_task(INFERENCE_ROUTES["/api/chat"], {"messages": messages}) for messages in odd)
+    assert not any(chat(TITLE, path=path) for path in ("/api/generate", "/v1/completions", "/v1/messages"))
 
 
 def test_a_request_on_another_model_differs_in_nothing_else():

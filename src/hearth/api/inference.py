@@ -93,7 +93,7 @@ class Inference:
     async def _stand_in(self, identity: Identity, envelope: Envelope) -> str | None:
         """The model in memory that answers a background task in place of the one it names; None where that one does."""
         wanted = self._gateway.config.settings.clients.background_tasks == "resident"
-        if not wanted or envelope.background is None or envelope.streaming:  # a stream has to repeat itself when it is interrupted
+        if not wanted or not envelope.background or envelope.streaming:  # a stream has to repeat itself when it is interrupted
             return None
         if not may_use(identity.models, envelope.model):  # refused later, in the order of all refusals
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import httptools
 
@@ -71,14 +70,6 @@ def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> 
     return [field for field in fields if field[0] not in names]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How large an answer may be: `body_bytes` in all, `line_bytes` for one line of a streamed one."""
-
-    body_bytes: int
-    line_bytes: int
-
-
 class Link(asyncio.Protocol):
     """One TCP connection. `on_lost` hears of its end."""
 
@@ -114,17 +105,20 @@ class Answer:
     """The `Exchange` of one call, and what the parser reports to. Not to be shared between tasks, except that any task may `close` it.
 
     Args:
+        max_body_bytes, max_line_bytes: of the answer in all, and of one line of a streamed one.
         put_back: takes the connection when the answer was read to its end and it can be used again.
     """
 
-    def __init__(self, link: Link, *, method: str, address: str, limits: Limits, put_back: Callable[[Link], None]) -> None:
+    def __init__(
+        self, link: Link, put_back: Callable[[Link], None], *, method: str, address: str, max_body_bytes: int, max_line_bytes: int
+    ) -> None:
         self.status = 0
         self.headers: Headers = ()
         self.began = False
         self._link: Link | None = link
         self._bodiless = method == "HEAD"
         self._address = address
-        self._limits = limits
+        self._max_body_bytes, self._max_line_bytes = max_body_bytes, max_line_bytes
         self._put_back = put_back
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
@@ -277,7 +271,7 @@ class Answer:
         if self._streamed:
             last_break = part.rfind(b"\n")
             self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
-        if self._body_bytes > self._limits.body_bytes or self._line_bytes > self._limits.line_bytes:
+        if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
             raise self._bad("sent more than an answer can be.")
 
     def _end(self, error: BackendError | None) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from yarl import URL
 
-from hearth.backends.http1 import Answer, Limits, Link, to_send
+from hearth.backends.http1 import Answer, Link, to_send
 from hearth.errors import BackendGone, BackendUnreachable, BadRequest, ConfigError, HearthError
 from hearth.types import BackendCall, Headers
 
@@ -54,7 +54,7 @@ class OllamaBackend:
         self._host_line = f"Host: {url.host_port_subcomponent}\r\n".encode("ascii")
         self._head = lru_cache(HEADS)(self._written)
         self._connect_timeout_s = connect_timeout_s
-        self._limits = Limits(body_bytes=max_body_bytes, line_bytes=max_line_bytes)
+        self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._kept_for_s = kept_for_s
         self._links: set[Link] = set()
         self._idle: list[Link] = []
@@ -86,7 +86,7 @@ class OllamaBackend:
             link.cut()
 
     def _ask(self, link: Link, call: BackendCall, request: bytes) -> Answer:
-        answer = Answer(link, method=call.method, address=self._address, limits=self._limits, put_back=self._put_back)
+        answer = Answer(link, self._put_back, method=call.method, address=self._address, **self._limits)
         link.answer = answer
         link.transport.write(request)
         return answer

@@ -13,7 +13,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import TypeGuard
 
 from hearth.dialects.gojson import LARGE_BYTES, Body, JsonObject, JsonValue, decode, decode_document, encode, encode_large, folded, lookup
@@ -43,14 +42,6 @@ _SEEDED = frozenset({Endpoint.CHAT, Endpoint.GENERATE, Endpoint.OPENAI_CHAT, End
 """Routes with a field for a seed; in the others only a request at temperature 0 repeats itself (ollama/ollama v0.33.0-rc2)."""
 
 
-class BackgroundTask(StrEnum):
-    """What Open WebUI asks for on its own account, after it has shown an answer."""
-
-    TITLE = "title"
-    TAGS = "tags"
-    FOLLOW_UPS = "follow_ups"
-
-
 @value
 class Envelope:
     """A request body as the gateway sees it.
@@ -62,7 +53,7 @@ class Envelope:
         max_tokens: the caller's own limit of the output, None without one; 0 (native only) asks for an empty answer.
         body: the caller's own bytes object, or the changed body.
         rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an untouched body.
-        background: what a chat client asks for on its own account, None for everything else.
+        background: a chat client asks for it on its own account, after it has shown an answer.
     """
 
     dialect: Dialect
@@ -73,7 +64,7 @@ class Envelope:
     max_tokens: int | None
     body: bytes
     rewritten: tuple[str, ...] = ()
-    background: BackgroundTask | None = None
+    background: bool = False
 
 
 @value
@@ -143,7 +134,7 @@ def read_request(
         max_tokens=_max_tokens(route, asked),
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
-        background=background_task(route, fields) if _TASK_MARK in body else None,
+        background=_TASK_MARK in body and is_background_task(route, fields),
     )
     return envelope, fields
 
@@ -246,27 +237,27 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
 
 _TASK_MARK = b"### Task:"
 """In the body of every background task: most bodies need no closer look."""
-_WANTED_JSON = {'{ "title":': BackgroundTask.TITLE, '{ "tags":': BackgroundTask.TAGS, '{ "follow_ups":': BackgroundTask.FOLLOW_UPS}
+_WANTED_JSON = ('{ "title":', '{ "tags":', '{ "follow_ups":')
 """The JSON that each of Open WebUI's default prompts asks for (backend/open_webui/config.py)."""
 
 
-def background_task(route: Route, fields: JsonObject) -> BackgroundTask | None:
-    """The background task a chat body carries: one user message made from Open WebUI's default prompts, nothing but system ones beside it.
+def is_background_task(route: Route, fields: JsonObject) -> bool:
+    """A chat body carries one user message made from Open WebUI's default prompts, and nothing but system ones beside it.
 
     Open WebUI marks the task in `metadata`, which it takes out before it sends a request, so only the prompt is left to tell it by. A
     prompt that the owner has replaced by another is recognised where it keeps the first line, the wanted JSON and `<chat_history>`.
     """
     messages = fields.get("messages")
     if route.path not in {Endpoint.CHAT, Endpoint.OPENAI_CHAT} or not isinstance(messages, list):
-        return None
+        return False
     spoken = [message for message in messages if isinstance(message, dict) and lookup(message, "role") != "system"]
     if len(spoken) != 1 or lookup(spoken[0], "role") != "user":
-        return None
+        return False
     prompt = lookup(spoken[0], "content")
     if not isinstance(prompt, str) or not prompt.startswith("### Task:\n"):
-        return None
+        return False
     asked, history, _ = prompt.partition("<chat_history>")
-    return next((task for answer, task in _WANTED_JSON.items() if answer in asked), None) if history else None
+    return bool(history) and any(wanted in asked for wanted in _WANTED_JSON)
 
 
 def without_attribution(fields: JsonObject) -> JsonObject:
