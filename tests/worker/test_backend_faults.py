@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemEnded, ItemResent, ResidencyDrifted
 from hearth.execution.executor import PROBE_S
-from hearth.types import Outcome, ResidentModel
+from hearth.execution.request import Submission
+from hearth.types import Dialect, Outcome, ResidentModel
 from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, in_house, read_into, settings_with, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, new_item, read_into, settings_with, settle, text_of
 
 CONTEXT_TOKENS = 20_000
 UNLOAD_S, LOAD_S, SERVICE_S = 0.5, 2.0, 1.0
@@ -332,6 +334,17 @@ async def test_a_model_that_somebody_else_loaded_is_used_as_it_is(house: House):
     assert drifts(house) == [(("b:latest",), ())]
     await body_of(house.submit("b"))
     assert (house.now, house.ollama.control) == (7.0, [])
+
+
+@in_house("a", "b", resident=("a",), capacity_mib=20_000.0)
+async def test_a_call_in_another_dialect_may_have_changed_the_memory_so_that_is_looked_at_after_it(house: House):
+    await body_of(house.submit("a"))
+    house.ollama.appear("b:latest")
+    new = new_item("a")
+    for dialect, seen in ((Dialect.OLLAMA, []), (Dialect.OPENAI, [(("b:latest",), ())])):
+        await body_of(house.worker.submit(Submission(item=replace(new.item, dialect=dialect), call=new.call)))
+        await settle()
+        assert (drifts(house), house.now < 5.0) == (seen, True)
 
 
 @in_house("a", resident=("a",))

@@ -307,6 +307,23 @@ async def test_a_template_that_was_changed_meanwhile_is_not_continued_with(ways:
         assert text_of(said) == (SENT if ends else TEXT)
 
 
+@in_virtual_time
+async def test_a_model_that_does_not_say_a_last_blank_again_is_asked_once_more_from_the_whole_text():
+    class Hasty(Model):
+        rests = 0
+
+        def _rest(self, body: dict[str, Any]) -> Service:
+            self.rests += 1
+            return Service(words=("elephants",)) if self.rests == 1 else super()._rest(body)
+
+    model = Hasty(words=("one ", "two ", "three ", "four"))
+    async with house_of(model) as house:
+        said, error = await interrupted(house, 3.5)
+        assert (text_of(said), error, model.rests) == ("one two three four", None, 2)
+        first, second = (json.loads(call.body)["prompt"] for call in house.ollama.calls[2:])
+        assert (first + " ", second.endswith("one two three ")) == (second, True)
+
+
 @for_each("ways", [ONLY, CONTINUE_FIRST])
 @in_virtual_time
 async def test_another_model_of_the_same_name_neither_continues_nor_replays(ways: tuple[Way, ...]):
