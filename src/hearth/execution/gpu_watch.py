@@ -6,7 +6,7 @@ adapter's own business, and a card that does not answer is asked less and less o
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import re
 
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
@@ -23,6 +23,8 @@ NEWS_MIB = 128.0
 """A desktop's memory breathes; smaller changes of what others hold are no news for the scheduler."""
 SLACK_MIB = 512.0
 """By how much the model server may overstate what its models take before this cannot be the card that they are on."""
+_MODEL_SERVER = re.compile(r"(?i:ollama)|(?:^|/)llama-server[^/]*$")
+"""Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each."""
 COOLER_BY_C = 5.0
 """A card that hovers at the limit is hot once."""
 
@@ -121,11 +123,8 @@ class GpuWatch:
 class _Shared:
     """What of the card's memory is there for models, learned from readings between swaps.
 
-    What others hold counts as risen only when two readings in a row say so: a model that is just being dropped is no longer listed, and its
-    memory is not free yet.
+    What others hold has risen only when two readings say so: a model that is being dropped is not listed, and its memory not free yet.
     """
-
-    __slots__ = ("_before_mib", "capacity_mib", "foreign_mib")
 
     def __init__(self) -> None:
         self.capacity_mib: float | None = None
@@ -150,10 +149,7 @@ class _Shared:
 
 
 def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
-    """Can this be the card, and the only one, that the model server's models are on?
-
-    False where they take more than is in use: the model server is on another machine, or shares its models out over several cards.
-    """
+    """Can this be the one card of the model server's models? Not where they take more than is in use: it has others, or is elsewhere."""
     if reading.used_mib is None or not resident:
         return True
     return sum(model.vram_mib for model in resident) <= reading.used_mib + reading.reserved_mib + SLACK_MIB
@@ -167,13 +163,7 @@ def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] 
     """
     if reading.used_mib is None:
         return None
-    # Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each.
-    servers = [
-        each
-        for each in reading.processes or ()
-        if "ollama" in each.name.lower() or PurePosixPath(each.name).name.startswith("llama-server")
-    ]
-    own = [process.used_mib for process in servers]
+    own = [process.used_mib for process in reading.processes or () if _MODEL_SERVER.search(process.name)]
     named = [mib for mib in own if mib is not None]
     if own and len(named) == len(own):  # else the driver names none of them, or does not say what one holds (containers, WSL)
         return max(0.0, reading.used_mib - sum(named))

@@ -162,24 +162,20 @@ Call: TypeAlias = BackendCall | Callable[[str], BackendCall]
 
 @value
 class Submission:
-    """A request as it is submitted.
-
-    Attributes:
-        item: what is known of it; sequence and instants come with its acceptance.
-        told: hears the item's events in place of everybody.
-        durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
-        carries: it answers for something that is cancelled by itself, such as the inputs of several callers.
-        accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
-        digest: stands for address and body as they were sent; empty for what keeps no place in line.
-    """
+    """A request as it is submitted; sequence and instants of its item come with its acceptance."""
 
     item: QueueItem
     call: Call
     told: Callable[[Event], None] | None = None
+    """Gets the item's events in place of everybody."""
     durable: bool = False
+    """It is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes."""
     carries: bool = False
+    """It answers for something that is cancelled by itself, such as the inputs of several callers."""
     accepted: bool = False
+    """Its callers were promised it before, as a part of another item: only a stop refuses it."""
     digest: bytes = b""
+    """Stands for address and body as they were sent; empty for what keeps no place in line."""
 
     def call_on(self, model: str) -> BackendCall:
         return self.call if isinstance(self.call, BackendCall) else self.call(model)
@@ -189,11 +185,8 @@ class Submission:
 class Ticket:
     """An accepted request; the answer arrives in `reply`.
 
-    Attributes:
-        position: items that were ahead of it when it came.
-        estimated_wait_s: seconds until it is expected to start, None where nobody can tell.
-        is_rough: that is no more than a guess.
-        served_by: `claude` where it does not wait for the GPU.
+    `position`: items ahead of it when it arrived; `estimated_wait_s`: until its start, None for unknown, `is_rough` for a guess;
+    `served_by`: `claude` where it does not wait for the GPU.
     """
 
     sequence: Sequence
