@@ -470,6 +470,7 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
 
 def test_no_character_is_lost_doubled_or_out_of_order_over_many_interruptions():
     """10,000 interruptions in `make reliability`."""
-    wrong, interruptions = run_virtual(lambda: _many(500 * EXAMPLES, Random(7)), horizon_s=1e9)
+    rounds = 200 if EXAMPLES == 1 else 500 * EXAMPLES
+    wrong, interruptions = run_virtual(lambda: _many(rounds, Random(7)), horizon_s=1e9)
     assert wrong == 0
-    assert interruptions > 400 * EXAMPLES
+    assert interruptions > 0.8 * rounds

@@ -204,8 +204,7 @@ async def running_gateway(
     """
     require_config(config)
     host = host or config.settings.server.host
-    problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
-    if problem is not None:
+    if problem := exposure_problem(host, has_keys=bool(config.settings.auth.keys)):
         raise ConfigError([problem])
     gateway = await build_gateway(
         config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks, store=store, watch=watch
