@@ -145,3 +145,18 @@ def test_a_file_that_cannot_be_written_is_a_failure_and_no_key_is_shown(hearth, 
     result = hearth("admin", "key", "new", "a", "--write")
     assert (result.exit_code, "hearth_" in result.output) == (1, False)
     assert "cannot be written" in result.stderr
+
+
+def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_in_the_configuration(hearth, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("queue: {max_external_depth: 5}\nauth:\n  keys: []  # none\n")
+    made = hearth("serve", "--config", "mine.yaml", "--first-key", "first.key", "--emulator", "--host", "192.0.2.1")
+    assert (made.exit_code, "cannot listen on" in made.stderr) == (1, True)
+    secret = (tmp_path / "first.key").read_text().strip()
+    assert (tmp_path / "first.key").stat().st_mode & 0o777 == 0o600
+    assert f'sha256: "{hashlib.sha256(secret.encode()).hexdigest()}"' in file.read_text()
+    before = file.read_text()
+    hearth("serve", "--config", "mine.yaml", "--first-key", "second.key", "--emulator", "--host", "192.0.2.1")
+    assert (file.read_text(), (tmp_path / "second.key").exists()) == (before, False)
+    refused = hearth("serve", "--first-key", "third.key", "--emulator")
+    assert (refused.exit_code, "needs a configuration file" in refused.stderr) == (1, True)

@@ -70,9 +70,8 @@ def list_keys(file: Path | None) -> None:
 def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
     """Create a key for the caller NAME and print it once, with the lines for the configuration file."""
     secret = new_api_key()
-    entry = [f"name: {json.dumps(name)}", f'sha256: "{hashlib.sha256(secret.encode()).hexdigest()}"', f"lane: {lane}"]
-    entry += ["admin: true"] if is_admin else []
-    edited = _edit(file, added=name, entry=entry) if writes else None
+    entry = key_entry(name, secret, Lane(lane), is_admin=is_admin)
+    edited = edit_keys(file, added=name, entry=entry) if writes else None
     click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
     if edited is not None:
         click.echo(f"Its digest is in {edited}; a running gateway accepts it within a second.")
@@ -86,13 +85,19 @@ def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: 
 @_CONFIG
 def revoke(name: str, file: Path | None) -> None:
     """Remove the key of the caller NAME from the configuration file."""
-    edited = _edit(file, removed=name)
+    edited = edit_keys(file, removed=name)
     click.echo(f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second.")
     if not _loaded(edited).settings.auth.keys:
         click.echo("No key is left: every program on this machine may now use the gateway, and nobody else.")
 
 
-def _edit(file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = "") -> Path:
+def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool) -> list[str]:
+    """The lines of an entry of `auth.keys`."""
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    return [f"name: {json.dumps(name)}", f'sha256: "{digest}"', f"lane: {lane}", *(["admin: true"] if is_admin else [])]
+
+
+def edit_keys(file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = "") -> Path:
     """Add an entry to the file, or remove one, atomically; the file that was changed. Nothing is written that is not usable afterwards.
 
     Raises:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from hearth import bootstrap
 from hearth.cli.client import printable
 from hearth.cli.config import find_config
 from hearth.cli.errors import CommandFailed
+from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.views import console_for, emulator_box, program
 from hearth.clock import new_api_key
 from hearth.config.fields import http_url
@@ -25,6 +24,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted
 from hearth.ports import EventSink
+from hearth.types import Lane
 
 
 def _url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -68,27 +68,21 @@ def serve(
 
 
 def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
-    """Write a new key into `key_file` and its digest to the end of the configuration file.
+    """Write a new key into `key_file` and its digest into the configuration file.
 
     Raises:
-        CommandFailed: there is no configuration file, it has a section `auth` already, or one of the files cannot be written.
+        CommandFailed: there is no configuration file, or one of the files cannot be written. Unusable: see `edit_keys`.
     """
     if config.source is None:
         raise CommandFailed("--first-key needs a configuration file: make one with `hearth config example`")
-    text = config.source.read_text(encoding="utf-8")
-    if re.search(r"(?m)^auth\s*:", text):
-        raise CommandFailed(
-            f"{config.source} has a section `auth` without keys: remove it, or add a key made by `hearth admin key new NAME`"
-        )
     secret = new_api_key()
-    entry = f"{{name: first, admin: true, sha256: {hashlib.sha256(secret.encode('ascii')).hexdigest()}}}"
     try:
         key_file.unlink(missing_ok=True)
         with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
             out.write(secret + "\n")
-        config.source.write_text(f"{text.rstrip()}\n\nauth:\n  keys:\n    - {entry}\n", encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"--first-key: {error.filename} cannot be written: {error.strerror}") from error
+    edit_keys(config.source, added="first", entry=key_entry("first", secret, Lane.EXTERNAL, is_admin=True))
     click.echo(f"the first API key is in {key_file}", err=True)
 
 
