@@ -83,6 +83,7 @@ async def test_a_clock_that_was_set_back_does_not_change_the_order(store, clock)
 
 
 async def test_counts_are_by_minute_lane_and_outcome_oldest_first(store):
+    assert await store.invocations.counts_since(0.0) == ()
     store.invocations.emit(ended(1, at=100.0))
     store.invocations.emit(ended(2, at=941.0, interrupt_count=2))
     store.invocations.emit(ended(3, at=942.0))
@@ -94,10 +95,6 @@ async def test_counts_are_by_minute_lane_and_outcome_oldest_first(store):
         EndedCount(lane=Lane.EXTERNAL, first_wall_s=WALL - 55.0, outcome=Outcome.FAILED, items=1, interruptions=1),
         EndedCount(lane=Lane.INTERNAL, first_wall_s=WALL, outcome=Outcome.COMPLETED, items=1, interruptions=0),
     )
-
-
-async def test_an_empty_log_has_no_counts(store):
-    assert await store.invocations.counts_since(0.0) == ()
 
 
 async def test_admissions_are_those_that_the_rate_limits_count(store):
@@ -122,15 +119,15 @@ async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_
     assert sorted(admitted) == [(caller, WALL - 100.0) for caller in ("quick", "slow", "slower")]
 
 
-@pytest.mark.parametrize("own", ["job_17", f"job_{'f' * 31}", f"job_{'F' * 32}", f"batch_req_{'0' * 33}", f"xjob_{'0' * 32}"])
-async def test_a_request_is_an_admission_whatever_its_caller_calls_it(store, own):
-    store.invocations.emit(ended(1, request_id=own))
+@pytest.mark.parametrize(
+    ("request_id", "counts"),
+    [
+        *((own, True) for own in ("job_17", f"job_{'f' * 31}", f"job_{'F' * 32}", f"batch_req_{'0' * 33}", f"xjob_{'0' * 32}")),
+        *((new_id(prefix), False) for prefix in (JOB_PREFIX, BATCH_JOB_PREFIX)),
+    ],
+    ids=range(7),
+)
+async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_start_of_a_job_is_none(store, request_id, counts):
+    store.invocations.emit(ended(1, request_id=request_id))
     await written(store)
-    assert await store.invocations.admissions_since(WALL - 115.0) == (("webui", WALL - 10.0),)
-
-
-@pytest.mark.parametrize("prefix", [JOB_PREFIX, BATCH_JOB_PREFIX])
-async def test_a_start_of_a_job_is_no_admission(store, prefix):
-    store.invocations.emit(ended(1, request_id=new_id(prefix)))
-    await written(store)
-    assert await store.invocations.admissions_since(WALL - 115.0) == ()
+    assert await store.invocations.admissions_since(WALL - 115.0) == ((("webui", WALL - 10.0),) if counts else ())

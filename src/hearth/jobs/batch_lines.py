@@ -174,11 +174,7 @@ class Check:
         self._total = 0
 
     async def advance(self) -> bool:
-        """Check the next piece; False once that was the last one, and the batch is in progress or has ended.
-
-        Raises:
-            StorageUnavailable: begin with a new check.
-        """
+        """Check the next piece; False once that was the last one. Raises StorageUnavailable: begin with a new check."""
         parts = await self._files.parts(self._batch.input_file, self._place)
         raw = [line for _, data in parts for line in self._splitter.feed(data)] if parts else list(self._splitter.end())
         if not await self._note(await self._checked(raw)):

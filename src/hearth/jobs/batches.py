@@ -27,10 +27,7 @@ GATHER_S = 0.2
 
 
 class Batches(HandlingSink):
-    """Takes, cancels and runs batches. Subscribe it to the events of the gateway; have `run` and `forget` run beside it.
-
-    `files` and `store` are for those who only look or upload.
-    """
+    """Takes, cancels and runs batches; `files` and `store` are for those who only look or upload."""
 
     def __init__(self, *, files: FileTable, store: BatchTable, jobs: Jobs, host: JobHost) -> None:
         self.files = files
@@ -49,10 +46,7 @@ class Batches(HandlingSink):
         self._handlers = {GatewayStopping: self._on_stopping, JobEnded: self._on_job_ended}
 
     async def create(self, new: Batch) -> Batch:
-        """Take a batch; when this returns, it is on the disk: that one, or the one that its idempotency key stands for.
-
-        Raises as `Jobs.accept`, and NotFound where its caller has no such file.
-        """
+        """Take a batch, on the disk on return, or the one of its idempotency key. Raises as `Jobs.accept`, and NotFound: no such file."""
         settings = self._host.config().settings
         if self._stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)

@@ -380,8 +380,7 @@ class JobRunner:
         return job.job_id not in self._accepting and job.job_id not in self._runs and not self._is_paused(job)
 
     async def _known(self) -> Startable:
-        """What may start; asked anew where something may start that was not in the last answer. With a deep queue, one question serves
-        hundreds of starts."""
+        """What may start; asked anew where that may be more than the last answer, which serves hundreds of starts from a deep queue."""
         config, wall_s = self._host.config(), self._host.clock.wall()
         now = StartConditions(
             off_peak=not config.is_active_hours(wall_s),

@@ -45,12 +45,8 @@ class Jobs(HandlingSink):
 
         The position of a job that goes right on to the GPU's queue is None.
 
-        Raises:
-            BadRequest: it waits for an off-peak time that never comes.
-            KeyInUse, KeyReused: see Idempotency-Key in docs/jobs.md.
-            QueueFull, ShuttingDown: it was not taken.
-            StorageUnavailable: it was not taken; where it has an idempotency key or a job key it may have been, and asking again with
-                the same key makes sure.
+        Raises BadRequest: its off-peak time never comes; KeyInUse, KeyReused (docs/jobs.md), QueueFull, ShuttingDown; and
+        StorageUnavailable: where it has an idempotency key or a job key it may have been taken, and asking again with that makes sure.
         """
         if self.runner.stopping:
             raise ShuttingDown(retry_after_s=self._host.config().settings.server.shutdown_grace_s)
@@ -73,11 +69,7 @@ class Jobs(HandlingSink):
         return await asyncio.shield(self.runner.tasks.start(self.runner.cancel(job)))
 
     async def cancel_by_id(self, job_id: str, *, caller: str | None) -> bool | None:
-        """The same by its id. With a `caller`, only one of its own.
-
-        Returns:
-            True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such job.
-        """
+        """By its id, only of one `caller`. True where it is or was cancelled, False where it had ended, None where there is none."""
         job = await self.store.find(job_id)
         if job is None or caller not in {None, job.caller}:
             return None
@@ -99,10 +91,7 @@ class Jobs(HandlingSink):
         return ended
 
     def estimated_start_s(self, job: Job) -> float | None:
-        """Seconds until a waiting job starts; None for any other, and where nothing tells.
-
-        Nobody can tell when an order is taken back, or the model server returns.
-        """
+        """Seconds until a waiting job starts; None for any other, and where nothing tells, as while the model server is down."""
         if job.position is None or not self._host.ready() or (job.lane is Lane.EXTERNAL and self._host.paused()):
             return None
         config, wall_s = self._host.config(), self._host.clock.wall()

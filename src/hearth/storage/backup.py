@@ -22,11 +22,7 @@ from hearth.storage.retention import copy_into
 
 
 def back_up(path: Path, target: Path) -> None:
-    """Write what the database holds now to `target` (0600), which is replaced as a whole, or not at all.
-
-    Raises:
-        StorageRefused: there is no sound database of ours at `path`, or the copy cannot be written.
-    """
+    """Write what the database holds now to `target` (0600), replaced as a whole or not at all. Raises StorageRefused."""
     draft = target.with_name(target.name + ".new")
     _copy(path, draft)
     draft.replace(target)

@@ -121,12 +121,7 @@ class BatchTable(Table):
     async def add(self, new: Batch, max_open: int, own_max_open: int | None = None) -> Batch:
         """Keep a batch, or say which one its idempotency key stands for.
 
-        Raises:
-            KeyReused: the key stands for another request.
-            NotFound: its caller has no such file, or one that was not uploaded for batches.
-            QueueFull: `max_open` batches are open, or `own_max_open` of its caller.
-            StorageUnavailable: it is not kept. Where a sync failed it may be found in the file all the same: with an idempotency key by
-                asking again, else it is cancelled.
+        Raises KeyReused, NotFound, QueueFull, and StorageUnavailable: it may be kept with a key, and without one is cancelled then.
         """
         now = self.clock.wall()
         try:

@@ -36,10 +36,7 @@ HEADROOM = 4
 
 
 class Reserve:
-    """A file of `mib` MiB beside the database that holds nothing but its space; 0 MiB is no reserve.
-
-    Failures to make it are not errors: a missing reserve is visible in `is_held`.
-    """
+    """A file beside the database that holds nothing but its space (0 MiB: none). Failing to make it is no error, but shows in `is_held`."""
 
     def __init__(self, path: Path, mib: float) -> None:
         self.path = path.with_name(path.name + ".reserve")
@@ -78,11 +75,9 @@ BUSY_TIMEOUT_S = 5.0
 
 
 class Database:
-    """An open database.
+    """An open database. The `epoch` numbers this start of the process, and in a row says which process wrote it.
 
-    Attributes:
-        epoch: number of this start of the process, increasing; with it a row says which process wrote it.
-        believed_wall_s: the latest time that an earlier process took for right; that of this start where there was none.
+    `believed_wall_s` is the latest time that an earlier process took for right; that of this start where there was none.
     """
 
     def __init__(self, path: Path, *, reserve_mib: float, busy_timeout_s: float, connect: Connect) -> None:
@@ -107,17 +102,7 @@ class Database:
         connect: Connect = connect_writer,
         migrations: Sequence[Migration] | None = None,
     ) -> Database:
-        """Open the database, or make it, at the newest schema version.
-
-        Args:
-            reserve_mib: size of the reserve file in MiB, 0 for none.
-            busy_timeout_s: how long another program's lock is waited for.
-            connect: opens the writing connection.
-            migrations: instead of those that are shipped.
-
-        Raises:
-            StorageRefused: with a message for the owner: newer schema, damaged or foreign file, not writable, in use.
-        """
+        """Open the database, or make it, at the newest schema version. Raises StorageRefused with a message for the owner."""
         path = path.absolute()
         prepare_directory(path)
         database = cls(path, reserve_mib=reserve_mib, busy_timeout_s=busy_timeout_s, connect=connect)
@@ -155,11 +140,7 @@ class Database:
         return found.st_dev, found.st_ino
 
     def connection(self) -> sqlite3.Connection:
-        """The writing connection; opened again, and the database checked, where it was discarded.
-
-        Raises:
-            StorageUnavailable: it cannot be had, or would write to a file that is no longer under its name.
-        """
+        """The writing connection; opened again, and the database checked, where it was discarded. Raises StorageUnavailable."""
         # SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process.
         in_place = False
         with suppress(OSError):

@@ -141,12 +141,7 @@ class FileTable(Table):
         return await self.writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
 
     async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None:
-        """Add to a file that was begun: pieces of `PART_BYTES` from a place on, the last of the file may be shorter.
-
-        Raises:
-            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results, or more than `own_max_bytes`
-                of its caller's.
-        """
+        """Add pieces of `PART_BYTES`, the file's last may be shorter, from a place on. Raises QueueFull: store or share are full."""
 
         def append(connection: sqlite3.Connection) -> None:
             (caller,) = connection.execute(_OWNER, (number,)).fetchone()

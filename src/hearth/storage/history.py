@@ -57,9 +57,8 @@ _ADMISSIONS = (
     "UNION ALL SELECT caller, created_wall_s FROM files WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
 )
-"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once, as was an upload (those
-of internal callers come along, whom no limit holds). No request of a caller
-goes by such an id (`api.request`)."""
+"""A job has a row for each start, a batch for each request, and each was admitted once, as was an upload (internal callers' too, whom no
+limit holds). No request of a caller goes by such an id (`api.request`)."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -231,23 +230,13 @@ class Ledger(Table):
         at_wall_s: float,
         lane: Lane = Lane.EXTERNAL,
     ) -> bool:
-        """Note what was set aside at an instant; False where the id was used before, which changes nothing.
-
-        Raises:
-            ValueError: the amount is negative or not a number.
-            StorageUnavailable: it may or may not be noted; the call must not start.
-        """
+        """Note what was set aside; False where the id was used before. Raises StorageUnavailable: the call must not start; ValueError."""
         _require_amount(reserved_usd)
         row = (reservation_id, self.epoch, caller, lane.value, model, reserved_usd, at_wall_s)
         return await self._update("ledger.reserve", _RESERVE, row)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
-        """Note what the call has cost; False where the reservation is unknown or ended before, which changes nothing.
-
-        Raises:
-            ValueError: the amount is negative or not a number.
-            StorageUnavailable: ask again.
-        """
+        """Note what the call has cost; False where it is unknown or ended before. Raises StorageUnavailable: ask again; ValueError."""
         _require_amount(settled_usd)
         return await self._update("ledger.close", _CLOSE, ("settled", settled_usd, self.clock.wall(), reservation_id))
 
@@ -256,20 +245,12 @@ class Ledger(Table):
         return await self._update("ledger.close", _CLOSE, ("released", None, self.clock.wall(), reservation_id))
 
     async def settle_orphans(self) -> int:
-        """Settle what earlier processes left reserved when they died, at all that was set aside; their number.
-
-        Nobody can tell any more what those calls have cost, and money that may be gone must not be spent again. Raises
-        StorageUnavailable.
-        """
+        """Settle what dead processes left reserved at all that was set aside: what may be gone must not be spent again."""
         row = (self.clock.wall(), self.epoch)
         return await self.writer.write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
 
     async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
-        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
-
-        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods. Raises
-        StorageUnavailable.
-        """
+        """`(id, caller, lane, US dollars)`, paid or set aside, by the instant of the reservation: each is in one of adjoining periods."""
         return await self._select(lambda row: (row[0], row[1], Lane(row[2]), row[3]), _BOOKED, (start_wall_s, end_wall_s))
 
 

@@ -198,11 +198,7 @@ def job_of(row: sqlite3.Row) -> Job:
 
 @dataclass(kw_only=True, eq=False)
 class JobTable(Table):
-    """Jobs by number and by id.
-
-    Attributes:
-        queued: how many wait, as of the last change that was made here.
-    """
+    """Jobs by number and by id; `queued` is how many wait, as of the last change that was made here."""
 
     queued: int = 0
 
@@ -216,11 +212,7 @@ class JobTable(Table):
     async def add(self, new: Job, limits: StoreLimits) -> Acceptance:
         """Keep a job, or say which one it is the same as; with its position.
 
-        Raises:
-            KeyReused: its idempotency key stands for another request.
-            QueueFull: as many jobs wait, or as much is kept, as `limits` allow.
-            StorageUnavailable: it is not kept, or not for longer than the disk fails; but it may be where it has a key of either kind, by
-                which it can be asked for again.
+        Raises KeyReused, QueueFull, and StorageUnavailable: then it may be kept where it has a key by which it can be asked for again.
         """
         try:
             return await self._write("jobs.accept", partial(_add, new, limits, self.clock.wall()))
@@ -231,11 +223,7 @@ class JobTable(Table):
             raise
 
     async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]:
-        """Make the jobs of lines, as many as may wait; of a line that has one, or of a batch that is about to end, none is made.
-
-        Raises:
-            QueueFull: as many jobs wait as `limits` allow, or with these as much is kept; then none is made at all.
-        """
+        """Make the jobs of lines that have none, as many as may wait, while their batch runs. Raises QueueFull: none is made."""
         now = self.clock.wall()
         taken, self.queued = await self.writer.submit(
             lambda connection: (_admit(batch, jobs, limits, now, connection), totals(connection, "").queued)
@@ -290,12 +278,7 @@ class JobTable(Table):
         return await self._change("jobs.put_back", _PUT_BACK, values)
 
     async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
-        """Settle what earlier processes left running. Doing it again changes nothing.
-
-        Args:
-            requeue: have such jobs run again, unless they were started `max_attempts` times; else those that were sent to the model
-                server have failed.
-        """
+        """Settle what dead processes left running: it waits again, or fails after `max_attempts`, or if it was sent and not `requeue`."""
         return await self._write("jobs.recover", partial(_recover, self.epoch, self.clock.wall(), requeue, max_attempts))
 
     async def cancel(self, job_id: str) -> bool:

@@ -29,10 +29,7 @@ _SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class StorageReporter:
-    """The listener of a store: one `StorageFailed` per kind of trouble, one `StorageRecovered` when all of it has passed.
-
-    A function that fails by its own doing is a defect of ours; the first one is reported as such.
-    """
+    """Listens to a store: reports each kind of trouble once, and its end; and the first function that failed by its own doing."""
 
     def __init__(self, *, clock: Clock, events: EventSink) -> None:
         self._clock = clock
@@ -64,13 +61,7 @@ class StorageReporter:
 
 
 class Store:
-    """An open store.
-
-    Attributes:
-        invocations, swaps: event sinks, the first with queries about both; all others: see their modules.
-        epoch: number of this start of the process on this file.
-        calendar: whether the wall clock is believed; have its `run` run beside the gateway.
-    """
+    """An open store. `epoch` is the number of this start of the process on this file; have `calendar.run` run beside the gateway."""
 
     def __init__(
         self,
@@ -81,7 +72,12 @@ class Store:
         listener: Callable[[StorageHealth], None],
         clock_jump_s: float = CLOCK_JUMP_S,
     ) -> None:
-        calendar = Calendar(clock=clock, believed_wall_s=database.believed_wall_s, jump_s=clock_jump_s, stamp=self._stamp)
+        calendar = Calendar(
+            clock=clock,
+            believed_wall_s=database.believed_wall_s,
+            jump_s=clock_jump_s,
+            stamp=lambda wall_s: writer.post(lambda connection: connection.execute(_SEEN, (wall_s, database.epoch)).rowcount),
+        )
         upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock, calendar=calendar)
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self._hear)
         reader = Reader(database.path)
@@ -113,14 +109,7 @@ class Store:
     ) -> Store:
         """Open the database, start the writer and count what earlier processes left reserved as spent.
 
-        The file is checked on another thread. Do not cancel it: the lock would stay with a database that nobody closes.
-
-        Args:
-            clock_jump_s: a wall clock that is further ahead than this is in doubt (`Calendar`).
-
-        Raises:
-            StorageRefused: see `Database.open`.
-            StorageUnavailable: the disk failed right after that.
+        Do not cancel it: the lock would stay with a database that nobody closes. Raises StorageRefused, StorageUnavailable.
         """
         database = await asyncio.to_thread(
             Database.open, path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
@@ -139,9 +128,6 @@ class Store:
         """How the store is doing now."""
         return self.writer.health
 
-    def _stamp(self, wall_s: float) -> None:
-        self.writer.post(lambda connection: connection.execute(_SEEN, (wall_s, self.epoch)).rowcount)
-
     def _hear(self, health: StorageHealth) -> None:
         if health.fault is not None:
             self._last_fault = {"reason": health.fault.value, "at_wall": round(self._clock.wall(), 3)}
@@ -155,7 +141,7 @@ class Store:
         """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
         health = self.health
         return {
-            "state": "ok" if health.fault is None else health.fault.value,
+            "state": self.trouble() or "ok",
             "waiting_rows": health.waiting,
             "dropped": health.dropped,
             "reserve_held": health.reserve_held,
@@ -164,12 +150,7 @@ class Store:
         }
 
     async def back_up(self, target: Path) -> None:
-        """Write a compact copy of the database as of now to a file that does not exist yet (0600). The live file must not be copied.
-
-        Raises:
-            OSError: the target exists, or cannot be made.
-            StorageUnavailable: the copy failed; nothing is left of it.
-        """
+        """Write a compact copy to a file (0600) that does not exist yet. Raises OSError, and StorageUnavailable: nothing is left of it."""
         await self.reader.read(lambda connection: copy_into(connection, target))
 
     async def close(self, timeout_s: float) -> bool:

@@ -37,11 +37,7 @@ class Reader:
         self._closed = False
 
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`.
-
-        Raises:
-            StorageUnavailable: the file cannot be read, or the store is closed.
-        """
+        """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`. Raises StorageUnavailable."""
         if self._closed:
             raise StorageUnavailable(StorageFault.CLOSED)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)

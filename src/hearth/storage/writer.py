@@ -72,11 +72,7 @@ class Backlog:
             return True
 
     def take(self, limit: int, timeout_s: float | None) -> list[Write] | None:
-        """The oldest writes, at most `limit`; waits for one that was not tried before, but no longer than `timeout_s`.
-
-        Returns:
-            An empty list when the time is up and nothing waits; None when the queue is closed and empty.
-        """
+        """The oldest, at most `limit`, once one is new or the time is up, when there may be none; None once closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._fresh or self.is_closed, timeout_s)
             if self._fresh and len(self._writes) < limit:
@@ -284,11 +280,7 @@ class Writer:
         )
 
     async def close(self, timeout_s: float) -> bool:
-        """Write what waits, close the database and end the thread.
-
-        Returns:
-            False where something is lost: the disk failed, or took longer than `timeout_s` (the thread is left to itself then).
-        """
+        """Write what waits and end; False where something is lost: the disk failed, or took longer than `timeout_s`."""
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
