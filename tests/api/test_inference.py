@@ -222,8 +222,10 @@ async def test_a_body_above_the_cap_is_refused_however_it_is_sent_and_a_compress
 
 
 async def test_a_large_body_is_parsed_while_others_are_served(gateway):
-    large = json.dumps({**CHAT, "messages": [{"role": "user", "content": "x" * 3_000_000}]}).encode()
+    large = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi" * 100}] * 9_000}).encode()
     asking = asyncio.ensure_future(gateway.ask("POST", "/api/chat", large))
+    for _ in range(5):  # until it has reached the thread
+        await asyncio.sleep(0)
     assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 200
     assert (await asking).status == 200
     assert [len(call.body) > 1_000_000 for call in gateway.worker.calls] == [False, True]

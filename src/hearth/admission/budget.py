@@ -128,7 +128,7 @@ class Budget:
             )
         account = self._accounts[day]
         retry_after_s = max(1.0, day.end_wall_s - now_wall_s)
-        if self.house_is_short(day, lane=lane, nano_usd=nano_usd, caps=caps):
+        if self.external_is_short(day, lane=lane, nano_usd=nano_usd, caps=caps):
             raise BudgetExceeded(_exceeded("today's budget for cloud models", caps.external, nano_usd), retry_after_s=retry_after_s)
         if caps.caller is not None and account.of_caller(caller) + nano_usd > caps.caller:
             raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
@@ -136,7 +136,7 @@ class Budget:
         for each in self._accounts_of(spend):
             each.add(spend)
 
-    def house_is_short(self, day: Day, *, lane: Lane, nano_usd: int, caps: Caps) -> bool:
+    def external_is_short(self, day: Day, *, lane: Lane, nano_usd: int, caps: Caps) -> bool:
         """Whether what all external callers may spend has no room for a call on an open day; the internal lane is not bound by that."""
         account = self._accounts[day]
         taken = account.of_lane(Lane.EXTERNAL, is_open=False) + account.of_lane(Lane.EXTERNAL, is_open=True)

@@ -49,16 +49,16 @@ class Responder:
         await self._send(message)
 
 
-async def wait_gone(receive: Receive) -> None:
+async def wait_disconnected(receive: Receive) -> None:
     """Return when the caller has left; to be awaited only after the whole body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Run `work`, and cancel it when the caller leaves first; returns when its cleanup has run. Raises what it raises."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(wait_gone(receive))
+    watching = asyncio.ensure_future(wait_disconnected(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():

@@ -17,7 +17,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hearth.admission.auth import Identity, admission_of, count
-from hearth.api.asgi import unless_gone
+from hearth.api.asgi import until_disconnected
 from hearth.api.dependencies import Caller
 from hearth.api.request import Body, Request
 from hearth.clock import new_id
@@ -282,7 +282,7 @@ class FileTransfer:
         batches = batches_of(self._gateway)
         file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
         file = await owned_file(batches, file_id, caller)
-        await unless_gone(request.receive, _send(batches, file, request))
+        await until_disconnected(request.receive, _send(batches, file, request))
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
-from hearth.api.asgi import wait_gone
+from hearth.api.asgi import wait_disconnected
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.errors import rendered
 from hearth.api.request import Body, Request
@@ -227,7 +227,7 @@ class CompletionPages:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._submitted(asked, request, caller, body)
         model, asked = asked.model, asked.model_copy(update={"prompt": ""})  # the queue has the prompt, in the form that goes on
-        watching = asyncio.ensure_future(wait_gone(request.receive))
+        watching = asyncio.ensure_future(wait_disconnected(request.receive))
         watching.add_done_callback(lambda _: ticket.reply.abandon())  # which ends the wait
         try:
             completion = await complete(ticket.reply, self._gateway.clock.monotonic, lambda: self._model_of(ticket, model))

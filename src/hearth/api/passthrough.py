@@ -6,7 +6,7 @@ import json
 from http import HTTPStatus
 
 from hearth.admission.auth import Identity
-from hearth.api.asgi import unless_gone
+from hearth.api.asgi import until_disconnected
 from hearth.api.request import Body, Request
 from hearth.dialects.request import count_tokens
 from hearth.errors import BackendProtocolError, NotServed
@@ -30,7 +30,7 @@ class Passthrough:
         values = request.headers.values
         headers = tuple((name, values[name]) for name in _FORWARDED if name in values)
         call = BackendCall(method=request.method, path=request.target, headers=headers, body=content)
-        await unless_gone(request.receive, self._forward(call, request))
+        await until_disconnected(request.receive, self._forward(call, request))
 
     async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.backend.open(call)

@@ -171,7 +171,8 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._unread.clear()
         self._expect_within(None)
-        self._stop_writing_deadline()
+        if self._writing is not None:
+            self._writing.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -299,26 +300,21 @@ class HttpConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The write buffer is full: from now on the other end has to take something."""
         super().pause_writing()
-        self._start_writing_deadline()
+        self._expect_reading()
 
     def resume_writing(self) -> None:
         """The write buffer has room again."""
         super().resume_writing()
-        self._stop_writing_deadline()
-
-    def _start_writing_deadline(self) -> None:
-        self._writing = self.loop.call_later(self._deadlines.write_s(), self._write_late, self.transport.get_write_buffer_size())
-
-    def _stop_writing_deadline(self) -> None:
         if self._writing is not None:
             self._writing.cancel()
-            self._writing = None
 
-    def _write_late(self, unsent_bytes: int) -> None:
-        if self.transport.get_write_buffer_size() < unsent_bytes:
-            self._start_writing_deadline()
-        else:
+    def _expect_reading(self, more_than_bytes: int | None = None) -> None:
+        """Look again and again whether the other end has taken anything, until the write buffer has room."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if more_than_bytes is not None and unsent_bytes >= more_than_bytes:
             self.transport.abort()
+        else:
+            self._writing = self.loop.call_later(self._deadlines.write_s(), self._expect_reading, unsent_bytes)
 
 
 def unchunked(send: Send) -> Send:

@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.dependencies import Caller, CurrentRequest
-from hearth.api.status_stream import Listener, StatusStream, listener_of
+from hearth.api.request import Request
+from hearth.api.status_stream import Listener, StatusStream
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
@@ -156,11 +157,11 @@ class StatusPages:
 
     async def stream(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
         """The same as server-sent events, on every change. Raises CapacityError when too many listen."""
-        return _streamed(self._stream, listener_of(request, caller))
+        return _streamed(self._stream, request, caller)
 
     async def dashboard(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
         """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
-        return _streamed(self._feed, listener_of(request, caller))
+        return _streamed(self._feed, request, caller)
 
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
@@ -270,6 +271,7 @@ class StatusPages:
         return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
 
 
-def _streamed(feed: StatusStream | DashboardFeed, listener: Listener) -> StreamingResponse:
+def _streamed(feed: StatusStream | DashboardFeed, request: Request, identity: Identity) -> StreamingResponse:
+    listener = Listener(identity=identity, peer=request.peer, headers=request.headers)
     feed.listeners.check_room(listener)
     return StreamingResponse(feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS)

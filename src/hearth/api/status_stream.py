@@ -9,11 +9,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hearth.admission.auth import Identity, Keyring
-from hearth.api.request import Request
+from hearth.admission.http_checks import RequestHeaders
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
 from hearth.execution.runtime import next_of
@@ -34,28 +34,23 @@ Look = Callable[[bool], Awaitable[tuple[bytes | None, bool]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Who listens; `may_stay` says whether the key still lets it in, with the same rights, under other settings."""
+    """Who listens."""
 
     identity: Identity
     peer: str | None = None
-    may_stay: Callable[[AuthSettings], bool] = lambda _: True
+    headers: RequestHeaders = field(default_factory=lambda: RequestHeaders.of(()))
 
     @property
     def share(self) -> tuple[str, str | None]:
         """Whose share of the streams this one counts against."""
         return self.identity.caller, None if self.identity.authenticated else self.peer
 
-
-def listener_of(request: Request, identity: Identity) -> Listener:
-    """Whoever has sent a request."""
-
-    def may_stay(auth: AuthSettings) -> bool:
+    def may_stay(self, keyring: Keyring) -> bool:
+        """Whether these keys still let it in, with the same rights."""
         try:
-            return Keyring(auth).identify(request.headers, request.peer) == identity
+            return keyring.identify(self.headers, self.peer) == self.identity
         except HearthError:
             return False
-
-    return Listener(identity=identity, peer=request.peer, may_stay=may_stay)
 
 
 class Listeners:
@@ -109,17 +104,18 @@ class Listeners:
         over = asyncio.Event()
         try:
             self.check_room(listener)
+            if self._ended:
+                over.set()
         except CapacityError:
-            over.set()
-        if self._ended:
             over.set()
         self._open[over] = listener
         return over
 
     def reconsider(self, auth: AuthSettings) -> None:
         """Other keys are in force: end the streams of those that were removed, or have other rights now."""
+        keyring = Keyring(auth)
         for over, listener in self._open.items():
-            if not listener.may_stay(auth):
+            if not listener.may_stay(keyring):
                 over.set()
 
     def end(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-from hearth.api.asgi import wait_gone
+from hearth.api.asgi import wait_disconnected
 from hearth.api.errors import rendered
 from hearth.api.request import Request
 from hearth.clock import Clock
@@ -38,7 +38,7 @@ class Relay:
         self._route = route
         self._streaming = streaming
         self._rewritten = rewritten
-        self._left = self._sending = self._complete = False
+        self._disconnected = self._sending = self._complete = False
         self._was_sent = True
         """Something of the answer, since the last look."""
         self._has_length = False
@@ -59,16 +59,16 @@ class Relay:
         finally:
             watching.cancel()
             if not self._complete:
-                self._leave()
+                self._abandon()
 
     async def _watch_caller(self) -> None:
-        await wait_gone(self._request.receive)
-        self._leave()
+        await wait_disconnected(self._request.receive)
+        self._abandon()
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Abandoning wakes `run` up, wherever it waits for the reply."""
-        if not self._left:
-            self._left = True
+        if not self._disconnected:
+            self._disconnected = True
             self._ticket.reply.abandon()
             self._worker.leave(self._ticket.sequence)
 
@@ -95,7 +95,7 @@ class Relay:
                 await answer.end(reply.whole()[1])
                 return
         if self._streaming:
-            self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._check_idle)
         try:
             await self._pass_chunks()
         finally:
@@ -130,17 +130,17 @@ class Relay:
             return headers
         return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a keepalive is."""
         if not self._was_sent and (self._keeping_alive is None or self._keeping_alive.done()):
             self._keeping_alive = asyncio.ensure_future(self._keep_alive())
         self._was_sent = False
-        self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._check_idle)
 
     async def _keep_alive(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes. Nor while bytes of the answer wait."""
         answer = self._request.answer
-        if self._left or self._sending or not self._tail.endswith(self._frame_end):
+        if self._disconnected or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._route), *self._headers()))
@@ -152,7 +152,7 @@ class Relay:
         Else the body stays unfinished, which closes the connection: with a declared length, or as one JSON document, it has no room.
         """
         answer = self._request.answer
-        if self._left:
+        if self._disconnected:
             return
         if not answer.started:
             reply = rendered(self._request, error, self._headers()[1:])

@@ -168,7 +168,7 @@ class CloudBudget:
         self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=pct))
 
     def _emit_exhausted(self, day: Day, caller: str, lane: Lane, amount: int, caps: Caps) -> None:
-        own, totals = not self._budget.house_is_short(day, lane=lane, nano_usd=amount, caps=caps), self._budget.totals(day)
+        own, totals = not self._budget.external_is_short(day, lane=lane, nano_usd=amount, caps=caps), self._budget.totals(day)
         taken = self._budget.by_caller(day).get(caller, 0) if own else totals.external_spent + totals.external_reserved
         limit = caps.caller if own and caps.caller is not None else caps.external
         self._events.emit(

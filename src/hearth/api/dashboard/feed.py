@@ -35,7 +35,7 @@ FAILURES_SHOWN = 3
 MIN_INTERVAL_S = 0.25
 LOOK_EVERY_S = 5.0
 SHARE = 0.02
-"""Of the event loop's time, what pictures may take."""
+"""Of the event loop's time, what snapshots may take."""
 CLOCK_STEP_S = 5.0
 """When the calendar has moved by more than this against the monotonic clock, all instants are sent anew."""
 _OF_JOBS = (JobEvent, JobsRecovered, ModeChanged, ConfigReloaded, OrderGiven, DrainStarted, DrainEnded, BackendWentDown, BackendCameUp)
@@ -44,7 +44,7 @@ _BARE_ALREADY = frozenset({"timeline"})
 
 
 class DashboardFeed:
-    """Feeds every listener from one picture, looked at through each one's rights."""
+    """Feeds every listener from one snapshot, looked at through each one's rights."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -52,7 +52,7 @@ class DashboardFeed:
         self._changes = EventChanges()
         self._view: View | None = None
         self._shift_s = 0.0
-        self._picture: JsonObject = {}
+        self._snapshot: JsonObject = {}
         self._jobs: dict[str | None, tuple[int, JsonObject]] = {}
         """What is shown of jobs to one owner, and the revision that it was made of."""
         self._taken_at = float("-inf")
@@ -79,28 +79,28 @@ class DashboardFeed:
         return self.listeners.frames(listener, changes, look, lambda: self._pause_s, LOOK_EVERY_S)
 
     async def _shown_to(self, identity: Identity) -> JsonObject:
-        """The picture with what only concerns this listener."""
-        picture = await self._current()
+        """The snapshot with what only concerns this listener."""
+        snapshot = await self._current()
         began_at = self._gateway.clock.monotonic()
         jobs = await self._jobs_shown_to(None if identity.admin else identity.caller)
         self._pause_s = max(self._pause_s, (self._gateway.clock.monotonic() - began_at) / SHARE)
-        picture = picture | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
+        snapshot = snapshot | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
         if identity.admin:
-            return picture
-        return picture | {part: _of_caller(picture.get(part), identity.caller) for part in ("recent", "refused")}
+            return snapshot
+        return snapshot | {part: _of_caller(snapshot.get(part), identity.caller) for part in ("recent", "refused")}
 
     async def _current(self) -> JsonObject:
         now = self._gateway.clock.monotonic()
         if now - self._taken_at < self._pause_s / 2:
-            return self._picture
+            return self._snapshot
         self._taken_at = now
         shift_s = self._gateway.clock.wall() - now
         if self._view is None or abs(shift_s - self._shift_s) > CLOCK_STEP_S:
             self._shift_s, self._view = shift_s, View(self._gateway, shift_s)
         built = await self._view.build(now)
-        self._picture = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items() if value is not None}
+        self._snapshot = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items() if value is not None}
         self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
-        return self._picture
+        return self._snapshot
 
     async def _jobs_shown_to(self, owner: str | None) -> JsonObject | None:
         """What concerns one caller, or everything for None; None where there are no jobs. Kept until something has happened to jobs."""
