@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log, pi, sin
 from random import Random
+from typing import TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.types import Lane, Priority, Usage, canonical_model
@@ -80,31 +81,20 @@ class Workload:
         )
 
 
-def _job(
-    number: int,
-    model: str,
-    service_s: float,
-    *,
-    at: float = 0.0,
-    after: int | None = None,
-    also_after: tuple[int, ...] = (),
-    think_s: float = 0.0,
-    caller: str = "trace",
-    lane: Lane = Lane.EXTERNAL,
-) -> Job:
+class _Fields(TypedDict, total=False):
+    """What may be said of a job beside its model and its time."""
+
+    at: float
+    after: int | None
+    also_after: tuple[int, ...]
+    think_s: float
+    caller: str
+    lane: Lane
+
+
+def _job(number: int, model: str, service_s: float, **fields: Unpack[_Fields]) -> Job:
     """One whose answer comes in one piece."""
-    return Job(
-        id=number,
-        model=model,
-        at=at,
-        after=after,
-        also_after=also_after,
-        think_s=think_s,
-        caller=caller,
-        lane=lane,
-        service_s=service_s,
-        first_byte_s=service_s,
-    )
+    return Job(id=number, model=model, service_s=service_s, first_byte_s=service_s, **fields)
 
 
 def _workload(jobs: Iterable[Job], load_s: Mapping[str, float], *, vram_gb: float = 16.0, parallel: int = 1) -> Workload:
@@ -201,11 +191,11 @@ FOUR = (
 )
 
 
-def _mixed_job(
-    rng: Random, kind: Kind, number: int, *, at: float = 0.0, caller: str = "", after: int | None = None, think_s: float = 0.0
-) -> Job:
+def _mixed_job(rng: Random, kind: Kind, number: int, **fields: Unpack[_Fields]) -> Job:
     service_s = rng.expovariate(1 / kind.service_s)
-    return _job(number, kind.name, service_s, at=at, after=after, think_s=think_s, caller=caller or f"caller-{rng.randrange(6)}")
+    if "caller" not in fields:
+        fields["caller"] = f"caller-{rng.randrange(6)}"
+    return _job(number, kind.name, service_s, **fields)
 
 
 def _mixed(kinds: Kinds, jobs: Iterable[Job]) -> Workload:
