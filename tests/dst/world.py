@@ -260,6 +260,8 @@ class World:
     async def live(self, steps: int) -> None:
         """So many things happen, with pauses between them."""
         rng = self.rng
+        if self.tidy:
+            gc.freeze()  # what was there before is not looked through each time
         await self.begin()
         deeds = self._deeds()
         kinds, weights = list(deeds), list(deeds.values())
@@ -268,6 +270,7 @@ class World:
             await asyncio.sleep(rng.choice(GAPS_S))
             if self.tidy:
                 gc.collect()  # a task that nobody holds is gone now, and the loop complains
+        gc.unfreeze()
         await self.come_to_rest()
 
     def _deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
