@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import RateLimitSettings, Settings
+from hearth.config.settings import Settings
 from hearth.errors import BackendGone, RateLimited
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
@@ -19,7 +18,6 @@ from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.sinks import EventFanout
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.store import StorageReporter
-from hearth.storage.writer import StorageHealth
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
 from tests.dst.disk import WholeDisk
@@ -35,13 +33,7 @@ JUST_BEFORE_S = 5.0  # a write that failed so long before a stop may not have be
 
 
 class Life:
-    """A gateway from its start to its end.
-
-    Attributes:
-        watch: the judge of what it says; stamps: who was admitted, by brute force.
-        killed: it died at an instant, `killed_at`, instead of being stopped; cut_off: it was stopped while the disk failed, or just had.
-        lost: items that have ended, and of which no row came to the disk before the end.
-    """
+    """A gateway from its start to its end."""
 
     def __init__(
         self,
@@ -56,16 +48,15 @@ class Life:
         hooks: Hooks | None = None,
     ) -> None:
         self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
-        self.tables = disk.tables(clock, self._hear_of_the_disk)
+        self.tables = disk.tables(clock, lambda health: self._reporter.hear(health))  # noqa: PLW0108 - there is none yet
         self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members, failed_at=self._failed_at)
         self.stamps = AllStamps()
-        self.killed, self.killed_at = False, -1.0
-        self.cut_off = False
-        self.lost: frozenset[int] = frozenset()
+        self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped
+        self.cut_off = False  # it was stopped while the disk failed, or just had
+        self.lost: frozenset[int] = frozenset()  # items that have ended, and of which no row came to the disk before the end
+        # what calls have cost that had ended when it ended, in nano-USD by reservation, and that the disk was not told
         self.unwritten: dict[str, int] = {}
-        """What calls have cost that had ended when it ended, in nano-USD by reservation, and that the disk was not told."""
         self.closed = 0
-        self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = Gateway(
             config=GatewayConfig(settings=settings),
             backend=ollama,
@@ -88,15 +79,26 @@ class Life:
         )
         self.gateway.accompany("admissions", self.tables.invocations.run)
         self.cloud = self._cloud(claude)
-        self._house = self._around()
-        self.jobs = self._jobs()
+        self._host = JobHost(
+            worker=self.gateway.worker,
+            resolve=self.gateway.resolve,
+            ready=lambda: self.gateway.ready()[0],
+            config=lambda: self.gateway.config,
+            clock=self.clock,
+            events=self.gateway.events,
+            ended=lambda: None if self.telling is None else self.telling.wake(),
+            paused=lambda: self.gateway.orders.paused,
+        )
+        self.jobs = self.gateway.jobs = Jobs(store=self.tables.jobs, host=self._host)
+        self.gateway.events.subscribe(self.jobs)
+        self.gateway.accompany("jobs", self.jobs.run)
         self.telling = None if hooks is None else self._telling(hooks)
         self.embeddings = self.gateway.embeddings if More.EMBEDDINGS in more else None
         self.batches = self._batches() if More.BATCHES in more else None
 
     def _cloud(self, claude: FakeClaude) -> Cloud:
         gateway = self.gateway
-        cloud = Cloud(
+        cloud = gateway.cloud = Cloud(
             config=lambda: gateway.config,
             backend=claude,
             prices=NoPrices(),
@@ -109,30 +111,9 @@ class Life:
             resolve=gateway.resolve,
             changed=lambda: gateway.worker.post(TimerFired()),
         )
-        gateway.cloud = cloud
         gateway.accompany("cloud", cloud.run)
         gateway.on_reload(cloud.reloaded)
         return cloud
-
-    def _around(self) -> JobHost:
-        gateway = self.gateway
-        return JobHost(
-            worker=gateway.worker,
-            resolve=gateway.resolve,
-            ready=lambda: gateway.ready()[0],
-            config=lambda: gateway.config,
-            clock=self.clock,
-            events=gateway.events,
-            ended=lambda: None if self.telling is None else self.telling.wake(),
-            paused=lambda: gateway.orders.paused,
-        )
-
-    def _jobs(self) -> Jobs:
-        gateway = self.gateway
-        jobs = gateway.jobs = Jobs(store=self.tables.jobs, host=self._house)
-        gateway.events.subscribe(jobs)
-        gateway.accompany("jobs", jobs.run)
-        return jobs
 
     def _telling(self, hooks: Hooks) -> WebhookSender:
         allowed = lambda: self.settings.jobs.webhooks.allowed_hosts  # noqa: E731
@@ -148,8 +129,7 @@ class Life:
 
     def _batches(self) -> Batches:
         gateway, tables = self.gateway, self.tables
-        batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, host=self._house)
-        gateway.batches = batches
+        batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, host=self._host)
         gateway.events.subscribe(batches)
         gateway.accompany("batches", batches.run)
         gateway.accompany("forgotten files", batches.forget)
@@ -165,13 +145,8 @@ class Life:
         """Those in force."""
         return self.gateway.config.settings
 
-    @property
-    def limits(self) -> RateLimitSettings:
-        return self.settings.rate_limits
-
     async def start(self, past: list[tuple[str, float]]) -> None:
         """As `bootstrap` starts it; `past` is who was admitted before, by the world's own account."""
-        self._tasks_before = asyncio.all_tasks()
         self.stamps = AllStamps(past)
         await self.tables.ledger.settle_orphans()
         await self.gateway.start()
@@ -188,7 +163,7 @@ class Life:
             if not isinstance(refusal, RateLimited):
                 self.stamps.note(caller, now)
             return
-        free_at = self.stamps.free_at(caller, now, self.limits)
+        free_at = self.stamps.free_at(caller, now, self.settings.rate_limits)
         if isinstance(refusal, RateLimited):
             wait_s = refusal.retry_after_s or 0.0
             if free_at <= now or abs(now + min(wait_s, 3600.0) - min(free_at, now + 3600.0)) > 1e-5:
@@ -211,9 +186,6 @@ class Life:
 
     def _failed_at(self, instant: float) -> bool:
         return self.disk.trouble is not None and self.disk.trouble.failed_between(instant, instant)
-
-    def _hear_of_the_disk(self, health: StorageHealth) -> None:
-        self._reporter.hear(health)
 
     async def end(self, grace_s: float | None = None) -> None:
         """Stop it in good order."""

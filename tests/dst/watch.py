@@ -59,18 +59,7 @@ class Endless(BaseException):
 
 
 class Watch:
-    """An event sink.
-
-    Attributes:
-        broken: rules that were broken, with the instant.
-        stops: `(at, sequence, attempt)` of every order to stop an attempt.
-        paused: the owner has paused external work; draining: he wants no new work at all; resumed_at: he has taken that back.
-        disk_fails: it was told that nothing can be written.
-        sharing: requests that may share a call of the model server.
-
-    Args:
-        members: whose inputs a call for several carries, by its number; failed_at: whether the disk failed at an instant.
-    """
+    """An event sink. `members`: whose inputs a call for several carries; `failed_at`: whether the disk failed at an instant."""
 
     def __init__(
         self,
@@ -82,8 +71,8 @@ class Watch:
     ) -> None:
         self.items: dict[int, Item] = {}
         self.live: dict[int, Item] = {}
-        self.broken: list[str] = []
-        self.stops: list[tuple[float, int, int]] = []
+        self.broken: list[str] = []  # rules that were broken, with the instant
+        self.stops: list[tuple[float, int, int]] = []  # (at, sequence, attempt) of every order to stop an attempt
         self.jobs_under_way: set[str] = set()
         self.jobs_ended: list[JobEnded] = []
         self.batches_ended: list[BatchEnded] = []
@@ -92,7 +81,7 @@ class Watch:
         self.interruptions: list[tuple[Lane, float]] = []
         self.paused = self.draining = False
         self.disk_fails = False
-        self.sharing: set[str] = set()
+        self.sharing: set[str] = set()  # requests that may share a call of the model server
         self._members, self._failed_at = members, failed_at
         self._doubts: list[tuple[ItemDispatched, list[Item], int]] = []
         self._at_once, self._decided_at = 0, -1.0

@@ -6,12 +6,15 @@ no time here. Used by `test_reference` only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
+from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane
 
 SWAP_PRIOR_S = 10.0
+Event = tuple[float, str, int, Any]  # (instant, what happens, which of several at one instant, to what)
 
 
 @dataclass(kw_only=True)
@@ -36,89 +39,59 @@ class Item:
         return (self.band, self.rank, self.number)
 
 
-@dataclass(kw_only=True)
 class Reference:
-    """The house. Rules of the owner come in as plain numbers."""
+    """The house."""
 
-    workload: Workload
-    affinity: bool
-    max_swap_wait_s: float
-    residency_factor: float
-    max_interrupts: int
-    now: float = 0.0
-    waiting: list[Item] = field(default_factory=list)
-    running: Item | None = None
-    runs_until: float = 0.0
-    resident: str | None = None
-    loaded_at: float = 0.0
-    unsettled: bool = False
-    loading: str | None = None
-    loads_until: float = 0.0
-    arrivals: list[tuple[float, int, Job]] = field(default_factory=list)
-    leaving: list[tuple[float, Item]] = field(default_factory=list)
-    modes: list[tuple[float, bool]] = field(default_factory=list)
-    active: bool = True
-    numbers: int = 0
-    interruptions: int = 0
-    measured: set[str] = field(default_factory=set)
-    starts: list[tuple[float, int, str]] = field(default_factory=list)
+    def __init__(self, workload: Workload, owner: SchedulerSettings, policy: PolicyName) -> None:
+        self.workload, self.owner, self.affinity = workload, owner, policy is PolicyName.AFFINITY
+        self.max_interrupts = owner.queue.max_interrupt_count
+        self.now, self.active = 0.0, True
+        self.waiting: list[Item] = []
+        self.running: Item | None = None
+        self.resident = next(iter(workload.resident), None)
+        self.loaded_at, self.unsettled = 0.0, False
+        self.loading: str | None = None
+        self.numbers = self.interruptions = 0
+        self.measured: set[str] = set()
+        self.starts: list[tuple[float, int, str]] = []
+        self.due: list[Event] = [(job.at, "arrive", job.id, job) for job in workload.jobs if job.after is None]
+        self.due += [(at, "change_mode", 0, active) for at, active in workload.modes]
 
     def run(self) -> list[tuple[float, int, str]]:
         """All starts in order."""
-        self.resident = next(iter(self.workload.resident), None)
-        self.arrivals = sorted((job.at, job.id, job) for job in self.workload.jobs if job.after is None)
-        self.modes = sorted(self.workload.modes)
-        while (event := self.next_event()) is not None:
-            self.now, what = event
-            getattr(self, what)()
+        while self.due:
+            event = min(self.due, key=lambda each: each[:3])
+            self.due.remove(event)
+            self.now = event[0]
+            getattr(self, event[1])(event[3])
             self.decide()
         return self.starts
 
-    def next_event(self) -> tuple[float, str] | None:
-        events = [(at, "arrive") for at, _, _ in self.arrivals[:1]]
-        events += [(at, "change_mode") for at, _ in self.modes[:1]]
-        events += [(at, "leave") for at, _ in self.leaving[:1]]
-        if self.running is not None:
-            events.append((self.runs_until, "finish"))
-        if self.loading is not None:
-            events.append((self.loads_until, "come"))
-        return min(events, default=None)
-
-    def arrive(self) -> None:
-        at, _, job = self.arrivals.pop(0)
+    def arrive(self, job: Job) -> None:
         self.numbers += 1
-        item = Item(job=job, number=self.numbers, arrived=at)
+        item = Item(job=job, number=self.numbers, arrived=self.now)
         self.waiting.append(item)
         if job.cancel_after_s is not None:
-            self.leaving = sorted([*self.leaving, (at + job.cancel_after_s, item)], key=lambda each: each[0])
+            self.due.append((self.now + job.cancel_after_s, "leave", item.number, item))
 
-    def change_mode(self) -> None:
-        self.active = self.modes.pop(0)[1]
+    def change_mode(self, active: bool) -> None:
+        self.active = active
 
-    def leave(self) -> None:
-        _, item = self.leaving.pop(0)
+    def leave(self, item: Item) -> None:
         if item in self.waiting:
             self.waiting.remove(item)
-            self.end(item)
-        elif item is self.running:
-            self.running = None
-            self.end(item)
-
-    def finish(self) -> None:
-        item, self.running = self.running, None
-        assert item is not None
         self.end(item)
 
     def end(self, item: Item) -> None:
-        self.leaving = [(at, other) for at, other in self.leaving if other is not item]
+        if item is self.running:
+            self.running = None
+        self.due = [each for each in self.due if each[3] is not item]
         followers = [job for job in self.workload.jobs if job.after == item.job.id]
-        self.arrivals = sorted(self.arrivals + [(max(self.now + job.think_s, job.at), job.id, job) for job in followers])
+        self.due += [(max(self.now + job.think_s, job.at), "arrive", job.id, job) for job in followers]
 
-    def come(self) -> None:
-        assert self.loading is not None
-        self.resident, self.loaded_at, self.unsettled = self.loading, self.now, True
-        self.measured.add(self.loading)
-        self.loading = None
+    def come(self, model: str) -> None:
+        self.resident, self.loaded_at, self.unsettled, self.loading = model, self.now, True, None
+        self.measured.add(model)
 
     def decide(self) -> None:
         self.interrupt()
@@ -155,7 +128,7 @@ class Reference:
 
     def load(self, item: Item) -> None:
         self.loading = item.job.model or self.workload.home
-        self.loads_until = self.now + self.workload.swap_s((), self.loading)
+        self.due.append((self.now + self.workload.swap_s((), self.loading), "come", 0, self.loading))
 
     def interrupt(self) -> None:
         victim = self.running
@@ -171,6 +144,7 @@ class Reference:
             victim.interrupts += 1
             victim.rank = -self.interruptions
             self.running = None
+            self.due = [each for each in self.due if each[1:] != ("end", 0, victim)]
             self.waiting.append(victim)
 
     def choose(self, band: list[Item]) -> Item | None:
@@ -190,12 +164,12 @@ class Reference:
         """Of the first in line for each absent model, the one that arrived first, if it has waited too long and the swap is earned."""
         heads = {item.job.model: item for item in reversed(items)}
         oldest = min(heads.values(), key=lambda item: item.number, default=None)
-        if oldest is None or self.now - oldest.arrived < self.max_swap_wait_s:
+        if oldest is None or self.now - oldest.arrived < self.owner.scheduling.max_swap_wait_s:
             return None
         if self.resident is None:
             return oldest
         cost_s = max(self.cost_s(self.resident), self.cost_s(oldest.job.model or ""))
-        return oldest if self.now - self.loaded_at >= self.residency_factor * cost_s else None
+        return oldest if self.now - self.loaded_at >= self.owner.scheduling.residency_factor * cost_s else None
 
     def cost_s(self, model: str) -> float:
         return self.workload.swap_s((), model) if model in self.measured else SWAP_PRIOR_S
@@ -206,5 +180,5 @@ class Reference:
         self.running = item
         if item.job.model is not None or all(other.job.model != self.resident for other in self.waiting):
             self.unsettled = False
-        self.runs_until = self.now + item.job.service_s
+        self.due.append((self.now + item.job.service_s, "end", 0, item))
         self.starts.append((self.now, item.job.id, self.resident))
