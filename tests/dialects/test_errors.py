@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hearth.dialects.errors import PAGE_NOT_FOUND, render_error, stream_error
+from hearth.dialects.errors import render_error, stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import (
     BackendTimeout,
@@ -13,8 +13,6 @@ from hearth.errors import (
     BodyTooLarge,
     Forbidden,
     HearthError,
-    MethodNotAllowed,
-    NotFound,
     QueueFull,
     RateLimited,
     ShuttingDown,
@@ -22,7 +20,6 @@ from hearth.errors import (
     UnsupportedMedia,
 )
 from hearth.types import Dialect, RequestId
-from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
 REQUEST_ID = RequestId("req_0123456789abcdef")
@@ -32,15 +29,6 @@ def rendered(dialect: Dialect, error: HearthError) -> dict[str, Any]:
     body = json.loads(render_error(dialect, error, REQUEST_ID).body)
     assert isinstance(body, dict)
     return body
-
-
-@for_each("dialect", list(Dialect))
-@for_each(("name", "error"), [("method_not_allowed", MethodNotAllowed()), ("not_found_path", NotFound(PAGE_NOT_FOUND))])
-def test_an_address_that_does_not_exist_answers_plain_text_in_every_dialect(dialect: Dialect, name: str, error: HearthError) -> None:
-    answer = captured(name)
-    reply = render_error(dialect, error, REQUEST_ID)
-    assert (reply.status, reply.body) == (answer.status, answer.body)
-    assert reply.headers == ((b"content-type", b"text/plain"),)
 
 
 @for_each(

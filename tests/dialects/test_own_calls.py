@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hearth.dialects.embedding import single_input, split_answer
-from hearth.dialects.ollama import completion_call, empty_reply, read_completion
+from hearth.dialects.ollama import completion_call, read_completion
 from hearth.dialects.request import count_tokens, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendProtocolError, BadRequest
@@ -75,13 +75,6 @@ def test_each_of_the_callers_of_one_embedding_call_gets_a_share_of_its_tokens(to
     assert [json.loads(part.body)["embeddings"] for part in parts] == [[[0.1]], [[-2e-5]]]
     assert [json.loads(part.body)["prompt_eval_count"] for part in parts] == [part.prompt_tokens for part in parts] == shares
     assert split_answer(route, body.replace(b"],[", b"], ["), inputs) is None
-
-
-@for_each("name", ["unload_chat", "unload_generate", "unload_not_loaded"])
-def test_an_unload_is_answered_byte_for_byte_as_ollama_does(name: str) -> None:
-    answer = captured(name)
-    created_at = json.loads(answer.body)["created_at"]
-    assert empty_reply(INFERENCE_ROUTES[answer.path], "tiny-a", created_at, "unload") == answer.body
 
 
 def test_tokens_are_counted_over_system_tools_and_messages() -> None:
