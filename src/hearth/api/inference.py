@@ -19,7 +19,7 @@ from hearth.api.asgi import wait_disconnected
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.errors import rendered
 from hearth.api.request import Body, Request
-from hearth.api.streaming import Relay, ticket_headers, wire_time
+from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.gojson import MAX_INT
@@ -70,7 +70,7 @@ class Inference:
             # As `ollama stop` wants it: whoever may use a model may also ask for another in its place.
             await (gateway.orders.unload(envelope.model) if unload else gateway.resolve(envelope.model))
             # Without a token wanted, Ollama would generate until it repeats itself.
-            answer = empty_reply(route, envelope.model, wire_time(gateway.clock), "unload" if unload else "length")
+            answer = empty_reply(route, envelope.model, gateway.clock.wall(), "unload" if unload else "length")
             kind, end = (b"application/x-ndjson", b"\n") if envelope.streaming else (b"application/json; charset=utf-8", b"")
             headers = ((b"content-type", kind), (b"x-request-id", request.request_id.encode("ascii")))
             await request.answer.whole(200, headers, answer + end)

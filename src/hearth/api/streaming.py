@@ -7,12 +7,10 @@ dialect; from the first one on, errors can only be reported inside the stream.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_disconnected
 from hearth.api.errors import rendered
 from hearth.api.request import Request
-from hearth.clock import Clock
 from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
 from hearth.dialects.ollama import error_text
@@ -144,7 +142,7 @@ class Relay:
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._route), *self._headers()))
-        await answer.chunk(self._signs.sign(wire_time(self._clock), self._clock.wall()))
+        await answer.chunk(self._signs.sign(self._clock.wall()))
 
     async def _fail(self, error: HearthError) -> None:
         """Refuse with a status code while there still is one to choose; afterwards in the stream where the dialect has a way.
@@ -171,8 +169,3 @@ def ticket_headers(ticket: Ticket) -> Headers:
     if ticket.is_rough:
         headers = (*headers, (b"x-estimated-wait-rough", b"true"))
     return (*headers, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else headers
-
-
-def wire_time(clock: Clock) -> str:
-    """Now as Ollama writes it: RFC 3339 in UTC."""
-    return datetime.fromtimestamp(clock.wall(), UTC).isoformat().replace("+00:00", "Z")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.stream import native_usage
+from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError
 from hearth.types import BackendCall, Completion
 
@@ -70,7 +71,7 @@ def runner_died(error: str) -> bool:
     return error.startswith(_RUNNER_DIED)
 
 
-def empty_reply(route: Route, model: str, created_at: str, done_reason: str) -> bytes:
-    """What Ollama answers on `route` (chat or generate) where nothing is to be generated; `created_at` is RFC 3339 in UTC."""
-    content: JsonObject = {"message": {"role": "assistant", "content": ""}} if route.path is Endpoint.CHAT else {"response": ""}
-    return encode({"model": model, "created_at": created_at, **content, "done": True, "done_reason": done_reason})
+def empty_reply(route: Route, model: str, wall_s: float, done_reason: str) -> bytes:
+    """What Ollama answers on `route` (chat or generate) where nothing is to be generated; `wall_s`: seconds since 1970."""
+    line = NativeWriter(model, chat=route.path is Endpoint.CHAT).line(wall_s)
+    return encode(line | {"done": True, "done_reason": done_reason})

@@ -17,6 +17,7 @@ import re
 from hearth.dialects.frames import WholeFrames, event, frame_of
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.writers import NativeWriter
 from hearth.types import MIB, NO_USAGE, Dialect, Headers, Usage, WorkKind, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
@@ -208,15 +209,15 @@ class Signs:
             self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[:_KEPT_BYTES]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
-    def sign(self, created_at: str, wall_s: float) -> bytes:
-        """One sign of life; `created_at` is RFC 3339 in UTC, `wall_s` seconds since 1970."""
+    def sign(self, wall_s: float) -> bytes:
+        """One sign of life; `wall_s`: seconds since 1970."""
         is_anthropic = self._route.dialect is Dialect.ANTHROPIC
         if self._wants_events and not _ENDED.search(self._last):
             return self._delta() if is_anthropic else self._in_progress(wall_s)
         if self._route.dialect is not Dialect.OLLAMA:
             return _PING if is_anthropic else _COMMENT
-        content: JsonObject = {"message": {"role": "assistant", "content": ""}} if self._route.path is Endpoint.CHAT else {"response": ""}
-        return encode({"model": self._model, "created_at": created_at, **content, "done": False}) + b"\n"
+        line = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT).line(wall_s)
+        return encode(line | {"done": False}) + b"\n"
 
     def passed(self, chunks: tuple[bytes, ...], *, last: bool) -> tuple[bytes, ...]:
         """What of these bytes the caller is sent; after the `last` nothing is held back."""
