@@ -18,6 +18,7 @@ from hearth.emulator import Emulator
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
+from tests.support.processes import die_with_parent
 
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
 """Models: one answers at once, one says a hundred words a second, one takes a second for its first word."""
@@ -52,6 +53,7 @@ class Serving:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=1 << 20,
+            preexec_fn=die_with_parent,
         )
         made = cls(process)
         made._reading = asyncio.ensure_future(made._read())

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 
+from tests.faults.serving import Serving
 from tests.soak.verdict import Sample, numbers_of, sample_of
 from tests.soak.wire import CARD_GIB, HOME, SLOTS
-from tests.support.processes import die_with_parent
 
-WITHIN_S = 120.0
 POLL_S = 0.5
 CONFIG = """
 gpu: {{home_model: "{home}", parallel: {slots}, vram_gb: {card_gib}, nvml: false}}
@@ -26,62 +22,43 @@ queue: {{max_external_depth: 1000}}
 rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
 storage: {{path: "{database}", reserve_mib: 0}}
 jobs: {{max_attempts: 50, keep_results_days: 1}}
-server: {{port: {port}, log_format: json, log_level: info}}
+server: {{log_format: json, log_level: info}}
 """
 
 
 class Gateway:
-    """For the time of the block; it must live through all of it and end in order.
-
-    Attributes:
-        config: the file, which may be saved again; complaints: what it logged, warnings and worse.
-    """
+    """For the time of the block; it must live through all of it and end in order. `config` is its file, which may be saved again."""
 
     def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
         self.config = directory / "config.yaml"
-        self._directory = directory
+        self._database = directory / "hearth.db"
         self._session = session
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        database = directory / "hearth.db"
-        self.config.write_text(CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server, database=database, port=port))
-        self._process: asyncio.subprocess.Process
+        self.config.write_text(CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server, database=self._database))
+        self._serving: Serving
+
+    @property
+    def url(self) -> str:
+        return self._serving.url
 
     async def __aenter__(self) -> Self:
-        command = ("-c", "from hearth.cli import main; main()", "serve", "--config", str(self.config))
-        environment = {"HOME": str(self._directory), "PATH": ""}
-        with (self._directory / "hearth.log").open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, cwd=self._directory, env=environment, stdout=log, stderr=log, preexec_fn=die_with_parent
-            )
-        async with asyncio.timeout(WITHIN_S):
-            while not await self._ready():
-                assert self._process.returncode is None, self.complaints()
-                await asyncio.sleep(0.05)
+        self._serving = await Serving.start(self.config)
+        await self._serving.listening()
         return self
 
-    async def _ready(self) -> bool:
-        with suppress(aiohttp.ClientError):
-            async with self._session.get(f"{self.url}/readyz") as answer:
-                return answer.status == 200
-        return False
-
     async def __aexit__(self, *_: object) -> None:
+        process = self._serving.process
         try:
-            if self._process.returncode is None:
-                self._process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(self._process.wait(), WITHIN_S) == 0, self.complaints()
+            assert (process.returncode or await self._serving.end(signal.SIGTERM)) == 0, self.complaints()
         finally:
-            if self._process.returncode is None:
-                self._process.kill()
+            if process.returncode is None:
+                process.kill()
 
     def complaints(self) -> str:
-        lines = (self._directory / "hearth.log").read_text().splitlines()
-        return "\n".join(line for line in lines if '"level":"info"' not in line)
+        """Warnings and worse of its log."""
+        return "\n".join(map(str, (line for line in self._serving.said if line["level"] != "info")))
 
     async def look(self, *, at: float, asked: int) -> Sample:
-        wal = self._directory / "hearth.db-wal"
+        wal = self._database.with_name("hearth.db-wal")
         return sample_of(await self.page(), at=at, asked=asked, wal_bytes=wal.stat().st_size if wal.exists() else 0)
 
     async def page(self) -> str:
