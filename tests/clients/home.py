@@ -47,10 +47,8 @@ from hearth.types import Lane, Priority
 from tests.support.patience import WITHIN_S
 
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
-SLOW, OTHER_SLOW = "slow:latest", "other-slow:latest"
-"""Models that write a token every five milliseconds and never end by themselves."""
-HEAVY = "heavy:latest"
-"""A model that takes a second to load."""
+SLOW = "slow:latest"
+"""A model that writes a token every five milliseconds and never ends by itself."""
 LONG_TOKENS = 12_000
 """A minute of a slow model: longer than any test looks."""
 LONG = {"num_predict": LONG_TOKENS}
@@ -193,17 +191,14 @@ def new_emulator() -> Emulator:
 
 
 def _profiles() -> tuple[EmulatedModel, ...]:
-    return (*default_profiles(), _slow(SLOW), _slow(OTHER_SLOW), _slow(HEAVY, load_s=SPEED))
-
-
-def _slow(name: str, load_s: float = 1.0) -> EmulatedModel:
-    return EmulatedModel(
-        name=name, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=200 / SPEED, load_s=load_s, unload_s=0.5
+    slow = EmulatedModel(
+        name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=200 / SPEED, load_s=1.0, unload_s=0.5
     )
+    return (*default_profiles(), slow)
 
 
 def _models() -> list[EmulatedModel]:
-    return [model.model_copy(update={"ends": model.name not in (SLOW, OTHER_SLOW)}) for model in _profiles()]
+    return [model.model_copy(update={"ends": model.name != SLOW}) for model in _profiles()]
 
 
 @asynccontextmanager

@@ -49,16 +49,3 @@ async def test_an_internal_request_stops_a_running_external_one_which_completes_
     assert (await external).eval_count == SOME_TOKENS
     assert [event.lane for event in home.events.of(ItemEnded)] == [Lane.INTERNAL, Lane.EXTERNAL]
     assert [event.sequence for event in home.events.of(ItemInterrupted)] == [running["sequence"]]
-
-
-async def test_a_stream_that_has_begun_comes_to_its_end_without_a_gap_or_a_repetition(home, claude):
-    async with claude.messages.stream(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS) as stream:
-        said = aiter(stream.text_stream)
-        texts = [await anext(said)]
-        internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
-        texts += [text async for text in said]
-        final = await stream.get_final_message()
-    status, _ = await internal
-
-    assert (status, final.usage.output_tokens, len(texts)) == (200, SOME_TOKENS, SOME_TOKENS)
-    assert "".join(texts) == final.content[0].text
