@@ -73,8 +73,8 @@ def in_a_thread(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 
 @asynccontextmanager
-async def _emulator() -> AsyncIterator[str]:
-    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
+async def _emulator(speed: float = 500.0) -> AsyncIterator[str]:
+    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
     try:
         yield await emulator.start("127.0.0.1", 0)
     finally:
@@ -90,9 +90,9 @@ async def _gateway(config: Path, port: int) -> AsyncIterator[tuple[str, str]]:
         yield url, ollama_url
 
 
-def emulated() -> AbstractContextManager[str]:
+def emulated(speed: float = 500.0) -> AbstractContextManager[str]:
     """The URL of a fast emulated Ollama."""
-    return in_a_thread(_emulator())
+    return in_a_thread(_emulator(speed))
 
 
 def serving(config: Path, port: int = 0) -> AbstractContextManager[tuple[str, str]]:

@@ -32,7 +32,9 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     with serving(config) as (url, _):
         listed = json.loads(hearth("jobs", "list", "--json", "--url", url).stdout)["jobs"]
     assert [each["id"] for each in listed] == [kept.partition(":")[0]]
-    hearth("restore", "copy.db")
+    store.with_name("hearth.db-wal").write_bytes(b"left by a crash")  # it belongs to the store that is moved away
+    assert hearth("restore", "copy.db").exit_code == 0
+    assert store.with_name("hearth.db.before-restore.1-wal").read_bytes() == b"left by a crash"
     with closing(sqlite3.connect(f"{store}.before-restore")) as former:
         assert former.execute("SELECT count(*) FROM jobs").fetchone() == (2,)
     assert (tmp_path / "state" / "hearth.db.before-restore.1").exists()

@@ -23,6 +23,13 @@ def test_every_installed_model_is_measured_and_the_output_is_a_configuration(hea
     assert settings.models["qwen2.5:32b-instruct-q6_K"].vram_gb == 22.5
 
 
+def test_a_model_that_is_in_memory_is_loaded_again(hearth, tmp_path):
+    (tmp_path / "mine.yaml").write_text("server: {port: 1}\n")
+    with emulated(speed=20.0) as url:
+        results = [hearth("bench", "llama3.1:8b", "--config", "mine.yaml", "--ollama-url", url) for _ in range(2)]
+    assert ["loads in 0.1 s" in result.stdout for result in results] == [True, True]
+
+
 def test_a_model_that_cannot_be_measured_is_a_comment_and_ends_with_1(hearth, tmp_path):
     (tmp_path / "mine.yaml").write_text("server: {port: 1}\n")
     with emulated() as url:

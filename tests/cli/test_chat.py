@@ -45,6 +45,12 @@ def test_what_was_said_goes_along_until_it_is_cleared(hearth, typed, asked):
     assert said(busy.bodies[-1]) == asked
 
 
+def test_a_message_without_an_answer_is_not_sent_again(hearth, busy):
+    answers(busy, LAST)
+    assert hearth("chat", "m", "--url", busy.url, input="a\nb\n").exit_code == 0
+    assert said(busy.bodies[-1]) == ["user: b"]
+
+
 def test_a_system_prompt_stays_and_a_slash_lists_the_commands(hearth, busy):
     answers(busy, "yes", LAST)
     result = hearth("chat", "m", "-s", "be brief", "--url", busy.url, input="/?\n/clear\na\n")
