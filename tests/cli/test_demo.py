@@ -202,6 +202,7 @@ async def test_a_round_shows_swaps_and_the_way_home_and_ends_with_what_arrival_o
     assert set(tally.completed) == set(CALLERS)
     assert tally.failed.total() == 0
     assert tally.swaps >= 4
+    assert not any(load["offloaded"] for load in tally.loads)  # the dashboard would have an alert
 
 
 async def test_an_internal_request_interrupts_a_stream_that_continues_later_where_it_stopped():

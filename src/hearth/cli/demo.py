@@ -27,7 +27,7 @@ from hearth.types import Priority
 _HOST = "127.0.0.1"
 _USUAL_PORT = 8411
 _USUAL_SPEED = 10.0
-_VRAM_GIB = 32.0  # of the emulated GPU: no model runs on the CPU
+_VRAM_GIB, _HOME_GIB = 32.0, 28.0  # of the emulated GPU, and what the home model takes of it: none of it is on the CPU
 _REQUESTS_PER_MINUTE, _REQUESTS_PER_HOUR = 120, 2000
 _INTRO = """\
 Dashboard: {url}/#key={key}
@@ -65,7 +65,8 @@ async def run_demo(console: Console, *, speed: float, port: int, stopped: Callab
     """Run gateway and callers until `stopped` returns, then print the table and return what it counted. Raises AddressUnavailable."""
     pace = _USUAL_SPEED / speed  # slower models get more time
     narrator = Narrator(console, speed=speed)
-    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1, vram_gib=_VRAM_GIB)
+    profiles = [each.model_copy(update={"vram_gib": _HOME_GIB}) if each.name == HOME_MODEL else each for each in default_profiles()]
+    emulator = Emulator(profiles, clock=SystemClock(), speed=speed, seed=1, vram_gib=_VRAM_GIB)
     ollama_url = await emulator.start(_HOST, 0)
     hurry = asyncio.Event()
     hurry.set()

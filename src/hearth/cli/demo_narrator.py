@@ -122,8 +122,8 @@ class Tally:
         self.waited_s: defaultdict[str, float] = defaultdict(float)
         self.swaps = 0
         self._swap_s = self._backend_s = 0.0
-        self._items: list[dict[str, object]] = []
-        self._swaps: list[dict[str, object]] = []
+        self.items: list[dict[str, object]] = []
+        self.loads: list[dict[str, object]] = []
 
     def emit(self, event: Event) -> None:
         """Count it."""
@@ -132,14 +132,14 @@ class Tally:
                 (self.completed if event.outcome is Outcome.COMPLETED else self.failed)[printable(event.caller)] += 1
                 self.waited_s[printable(event.caller)] += event.queue_s
                 self._backend_s += event.backend_s or 0.0
-                self._items.append({**asdict(event), "epoch": 0, "accepted_wall_s": event.at - event.total_s})
+                self.items.append({**asdict(event), "epoch": 0, "accepted_wall_s": event.at - event.total_s})
             case ItemInterrupted():
                 self.interrupted[printable(event.caller)] += 1
                 self._backend_s += event.ran_s
             case SwapCompleted():
                 self.swaps += 1
                 self._swap_s += event.swap_s
-                self._swaps.append(asdict(event))
+                self.loads.append(asdict(event))
 
     def table(self) -> RenderableType:
         """What to print at the end: for each caller, and what the swaps took of the GPU's working time."""
@@ -157,7 +157,7 @@ class Tally:
 
     def in_arrival_order(self, config: GatewayConfig) -> Text:
         """What the simulator says that the same requests would have taken with the policy `fifo`, beside what they took."""
-        workload, _ = workload_from_log(self._items, self._swaps, config)
+        workload, _ = workload_from_log(self.items, self.loads, config)
         if not workload.jobs:
             return Text()
         fifo = summary(simulate(workload, workload.settings(config.scheduler_settings, PolicyName.FIFO), keep_decisions=False))
