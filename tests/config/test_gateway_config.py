@@ -42,21 +42,12 @@ def test_a_caller_has_its_own_limits_else_the_owners_else_ours(limits: str, per_
     assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
 
 
-def test_active_hours_are_read_in_the_configured_zone() -> None:
-    config = config_of("scheduling: {active_hours: '06:00-22:00', time_zone: Asia/Kolkata}")
+def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> None:
+    announced = "announcements: [{task_type: digest, cron: '30 6 * * *'}]"
+    config = config_of(f"scheduling: {{active_hours: '06:00-22:00', time_zone: Asia/Kolkata, {announced}}}")
     assert config.is_active_hours(instant("2026-01-10T00:30:00+00:00")) is True
     assert config.is_active_hours(instant("2026-01-10T00:29:59+00:00")) is False
     assert config.next_mode_change(instant("2026-01-10T01:00:00+00:00")) == instant("2026-01-10T16:30:00+00:00")
-
-
-def test_hours_of_a_whole_day_never_change() -> None:
-    config = config_of("scheduling: {active_hours: '00:00-24:00'}")
-    assert config.is_active_hours(0.0) is True
-    assert config.next_mode_change(0.0) is None
-
-
-def test_announcements_are_read_in_the_configured_zone() -> None:
-    config = config_of("scheduling: {time_zone: Asia/Kolkata, announcements: [{task_type: digest, cron: '30 6 * * *'}]}")
     found = config.next_announcements(instant("2026-01-10T00:00:00+00:00"))
     assert found is not None
     assert (found[0][0].task_type, found[1]) == ("digest", instant("2026-01-10T01:00:00+00:00"))
@@ -64,9 +55,11 @@ def test_announcements_are_read_in_the_configured_zone() -> None:
 
 
 def test_the_scheduler_gets_its_part_of_the_settings() -> None:
-    config = config_of("queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}")
-    assert config.scheduler_settings == SchedulerSettings.of(config.settings)
-    assert (config.scheduler_settings.queue.max_interrupt_count, config.scheduler_settings.wait_when_down_s) == (9, 1.0)
+    config = config_of("queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}\ngpu: {parallel: 2}\nmodels: {m: {parallel: 3}}")
+    scheduler = config.scheduler_settings
+    assert scheduler == SchedulerSettings.of(config.settings)
+    assert (scheduler.queue.max_interrupt_count, scheduler.wait_when_down_s) == (9, 1.0)
+    assert [scheduler.parallel(model) for model in ("m:latest", "other:latest")] == [3, 2]
 
 
 def test_equal_files_make_equal_configurations() -> None:

@@ -98,6 +98,7 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("server: {log_format: xml}", "server.log_format: must be 'auto', 'text' or 'json', not \"xml\""),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a card in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
+        ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),
         ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://[::1'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),

@@ -7,6 +7,7 @@ by `LabelCap`, everything else by closed sets of ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from hearth.types import MIB
 
@@ -54,22 +55,12 @@ class LabelCap:
         return value
 
 
-def _counter(name: str, text: str, *labels: str) -> Family:
-    return Family(name, text, "counter", labels)
+def _family(name: str, text: str, *labels: str, kind: str, live: bool = False, at: str = "", factor: float = 1.0) -> Family:
+    return Family(name, text, kind, labels, live=live, at=at, factor=factor)
 
 
-def _gauge(name: str, text: str, *labels: str, at: str = "", factor: float = 1.0) -> Family:
-    return Family(name, text, "gauge", labels, live=True, at=at, factor=factor)
-
-
-def _live_counter(name: str, text: str, *labels: str, at: str = "") -> Family:
-    return Family(name, text, "counter", labels, live=True, at=at)
-
-
-def _histogram(name: str, text: str, *labels: str) -> Family:
-    return Family(name, text, "histogram", labels)
-
-
+_counter, _live_counter = partial(_family, kind="counter"), partial(_family, kind="counter", live=True)
+_gauge, _histogram = partial(_family, kind="gauge", live=True), partial(_family, kind="histogram")
 _ALL = (
     # The gateway.
     _gauge("hearth_build_info", "Always 1; the labels say what runs and what answers.", "version", "backend_mode", "backend_version"),
