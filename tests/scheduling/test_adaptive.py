@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
-from hearth.scheduling.core import Scheduler
 from hearth.scheduling.policies.adaptive import MOST_TRIPS, UNKNOWN_HOLD_S
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import rare_in_overload, two_agents
@@ -70,11 +69,10 @@ def test_a_line_that_gets_shorter_is_served_while_an_item_has_waited_less_than_t
     assert 0 <= house.now - began_at - 3 * (5 * (left + 1) + 20) <= 20
 
 
-@pytest.mark.parametrize("turns", [200])
-def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_patience(turns: int) -> None:
+def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_patience() -> None:
     """Two agents take turns on cheap models, which never have served for three times the 45 s of the rare one."""
     settings = two_agents().settings(SchedulerSettings(), PolicyName.ADAPTIVE)
-    records = simulate(two_agents(turns=turns), settings, Scheduler(settings), keep_decisions=False).records
+    records = simulate(two_agents(turns=200), settings, keep_decisions=False).records
     (rare,) = [record for record in records if record.job.model == "rare"]
     assert rare.wait_s is not None
     assert rare.wait_s <= 2 * settings.scheduling.max_swap_wait_s + 60.0
@@ -86,7 +84,7 @@ def test_beside_a_model_in_overload_a_rare_one_waits_ten_trips_and_a_little(load
     """As long as the overload lasts. After it the line of the busy model gets shorter, and the item waits for that instead."""
     workload = rare_in_overload(load=load, seed=seed)
     settings = workload.settings(SchedulerSettings(), PolicyName.ADAPTIVE)
-    records = simulate(workload, settings, Scheduler(settings), keep_decisions=False).records
+    records = simulate(workload, settings, keep_decisions=False).records
     bound_s = MOST_TRIPS * 48.0 + 45.0 + max(record.job.service_s for record in records)
     overload_ends_at = max(record.arrived for record in records)
     rare = [record for record in records if record.job.model == "rare" and record.arrived < overload_ends_at - bound_s]

@@ -167,6 +167,7 @@ _FACTS: dict[str, Callable[..., Input]] = {
     "tick": inputs.TimerFired,
     "task": lambda task, due_at: inputs.Scheduled(task_type=task, due_at=float(due_at)),
     "sample": lambda mib, foreign="0": inputs.GpuSampled(capacity_mib=None if mib == "-" else float(mib), foreign_mib=float(foreign)),
+    "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
     "appears": lambda model, mib="": inputs.Loaded(model=model, vram_mib=float(mib) if mib else None),
     "vanishes": lambda model: inputs.Unloaded(model=model),
     "replaced": lambda gone, come: inputs.Drifted(appeared=(inputs.Loaded(model=come),), vanished=(inputs.Unloaded(model=gone),)),

@@ -12,7 +12,6 @@ from statistics import fmean
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
-from hearth.scheduling.core import Scheduler
 from hearth.simulation import workloads as mixes
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary, waits_s
@@ -29,8 +28,11 @@ SWAPS_DOMINATE = ("two_heavy", "equal_heavy", "three_heavy", "four_heavy", "two_
 
 
 def served(workload: Workload, policy: PolicyName) -> Summary:
-    settings = workload.settings(SchedulerSettings(), policy)
-    return summary(simulate(workload, settings, Scheduler(settings), keep_decisions=False))
+    """What became of it; everybody is served in the end."""
+    run = simulate(workload, workload.settings(SchedulerSettings(), policy), keep_decisions=False)
+    assert all(record.started is not None and not record.failed for record in run.records)
+    assert len(run.records) == len(workload.jobs)
+    return summary(run)
 
 
 @cache
@@ -88,8 +90,7 @@ def test_a_swap_hides_behind_the_think_time_of_an_agent_that_changes_models() ->
 def test_going_home_serves_a_house_better_than_any_fixed_delay() -> None:
     """The best fixed delays had a mean wait of 10.7 s (120 s and more; the home model's 9.7), or of 6.3 s for the home model (30 s)."""
     workload = WORKLOADS["house_day"]()
-    settings = workload.settings(SchedulerSettings(), ADAPTIVE)
-    run = simulate(workload, settings, Scheduler(settings), keep_decisions=False)
+    run = simulate(workload, workload.settings(SchedulerSettings(), ADAPTIVE), keep_decisions=False)
     assert fmean(waits_s(run.records)) <= 10.8
     assert fmean(waits_s(record for record in run.records if record.job.model == workload.home)) <= 4.5
 
@@ -100,29 +101,13 @@ def test_names_of_callers_are_not_needed_to_see_an_agent() -> None:
     assert served(alike, ADAPTIVE).mean_wait_s <= 0.5 * served(alike, AFFINITY).mean_wait_s
 
 
-@for_each("name", WORKLOADS)
-@for_each("policy", [AFFINITY, ADAPTIVE])
-def test_everybody_is_served_in_the_end(name: str, policy: PolicyName) -> None:
-    workload = WORKLOADS[name]()
-    settings = workload.settings(SchedulerSettings(), policy)
-    run = simulate(workload, settings, Scheduler(settings), keep_decisions=False)
-    assert all(record.started is not None and not record.failed for record in run.records)
-    assert len(run.records) == len(workload.jobs)
-
-
-def test_a_policy_is_deterministic() -> None:
-    assert served(mixes.agents(), ADAPTIVE) == served(mixes.agents(), ADAPTIVE)
-
-
 def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float, load_s: float, bound_s: float) -> tuple[float, float]:
     """Mean seconds from arrival to end of the assistant's calls as long as the others are at it, and of all calls of the others."""
     assistant, others = list[float](), list[float]()
     for seed in range(51, 55):
         workload = household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
         settings = workload.settings(SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=bound_s)), policy)
-        ended = [
-            (record, record.ended or 0.0) for record in simulate(workload, settings, Scheduler(settings), keep_decisions=False).records
-        ]
+        ended = [(record, record.ended or 0.0) for record in simulate(workload, settings, keep_decisions=False).records]
         until = max(end for record, end in ended if record.job.caller != "assistant")
         others += [end - record.arrived for record, end in ended if record.job.caller != "assistant"]
         assistant += [end - record.arrived for record, end in ended if record.job.caller == "assistant" and record.arrived <= until]
