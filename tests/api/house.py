@@ -25,6 +25,7 @@ from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings,
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
+from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
@@ -93,11 +94,9 @@ class FakeWorker:
     status: dict[str, object] = field(default_factory=lambda: {"mode": "active"})
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    revision: int = 0
-    closed: bool = False
+    counter: ChangeCounter = field(default_factory=ChangeCounter)
     doors: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def check_depth(self, lane: Lane) -> None:
@@ -145,7 +144,7 @@ class FakeWorker:
         return [self.submitted[number - 1].request_id for number in mine]
 
     def get_status(self) -> dict[str, object]:
-        return {**self.status, "revision": self.revision}
+        return {**self.status, "revision": self.counter.count()}
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
         if 1 <= sequence <= len(self.submitted):
@@ -162,24 +161,8 @@ class FakeWorker:
     def announce(self, task_type: str, at_wall_s: float) -> None:
         self.announced.append((task_type, at_wall_s))
 
-    def change(self) -> None:
-        """Something happened in the queue."""
-        self.revision += 1
-        self._moved.set()
-
-    def close(self) -> None:
-        """No more changes."""
-        self.closed = True
-        self._moved.set()
-
-    async def changes(self) -> AsyncIterator[int]:
-        yield self.revision
-        while True:
-            await self._moved.wait()
-            self._moved.clear()
-            if self.closed:
-                return
-            yield self.revision
+    def changes(self) -> AsyncIterator[int]:
+        return self.counter.watch()
 
     async def aclose(self) -> None:
         """End all work."""

@@ -40,7 +40,7 @@ async def test_the_present_status_comes_first_then_one_for_each_change_and_heart
         following = asyncio.ensure_future(anext(frames))
         await asyncio.sleep(1)
         assert not following.done()
-        worker.change()
+        worker.counter.note()
         assert revision(await following) == expected
     began_at = loop.time()
     for heartbeats in (1, 2):
@@ -60,7 +60,7 @@ async def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_a
     listening = asyncio.ensure_future(listen())
     await asyncio.sleep(0.5)
     for _ in range(1000):
-        worker.change()
+        worker.counter.note()
         await asyncio.sleep(0.001)
     await asyncio.sleep(1)
     stream.listeners.end()
@@ -74,16 +74,19 @@ async def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_a
 async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
     worker = FakeWorker()
     stream = stream_of(worker)
-    frames = stream.frames(SOMEBODY)
-    await anext(frames)
-    following = asyncio.ensure_future(anext(frames))
+    frames, heard = stream.frames(SOMEBODY), list[bytes]()
+
+    async def listen() -> None:
+        heard.extend([frame async for frame in frames])
+
+    listening = asyncio.ensure_future(listen())
     await asyncio.sleep(1)
     if ending == "stream":
         stream.listeners.end()
     else:
-        worker.close()
-    with pytest.raises(StopAsyncIteration):
-        await following
+        worker.counter.end()
+    await listening
+    assert len(heard) == (1 if ending == "stream" else 2)  # the worker's last state is shown
 
 
 async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_their_own():
@@ -124,7 +127,7 @@ async def test_listeners_over_http_get_frames_leave_room_when_they_leave_and_one
     assert (status, headers["cache-control"]) == (200, "no-store")
     assert headers["content-type"].startswith("text/event-stream")
     await caller.reader.readuntil(b"data: ")
-    gateway.worker.change()
+    gateway.worker.counter.note()
     await caller.reader.readuntil(b'"revision":1')
     assert len(listeners) == 1
     caller.leave()
