@@ -46,16 +46,54 @@ def submitted(stub: StubGateway, *args: str, prompt: str | bytes = "why?", **env
     return CliRunner().invoke(main, ["submit", "--url", stub.url, *args], input=prompt, env={**clean, **environ})
 
 
-def test_the_text_of_the_answer_is_the_output_and_nothing_else(busy):
-    answers(busy, {"response": "be", "done": False}, {"response": "", "done": False}, {"response": "cause", "done": False}, LAST)
+def piece(text: str) -> dict[str, object]:
+    return {"response": text, "done": False}
+
+
+@for_each(
+    ("lines", "status", "code", "output", "says"),
+    [
+        ((piece("be"), piece(""), piece("cause"), LAST), 200, 0, "because\n", ""),
+        ((piece("yes\n"), LAST), 200, 0, "yes\n", ""),
+        (({"error": "model 'm' not found"},), 404, 1, "", "Error: model 'm' not found\n"),
+        (({"error": "limit of 10 a minute"},), 429, 1, "", "Error: limit of 10 a minute\n"),
+        (({"error": "refused\x07"},), 503, 1, "", "Error: refused\ufffd\n"),
+        (
+            (piece("half"), {"error": "the model server broke off\x07"}),
+            200,
+            1,
+            "half",
+            "Error: the answer ended with an error: the model server broke off\ufffd\n",
+        ),
+        ((piece("half"),), 200, 1, "half", "Error: the answer broke off before its end\n"),
+    ],
+)
+def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gateways_words(busy, lines, status, code, output, says):
+    answers(busy, *lines, status=status)
     result = submitted(busy, "--model", "m")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "because\n", "")
-    assert busy.bodies == [{"model": "m", "prompt": "why?", "stream": True}]
-    (request,) = busy.seen
-    assert request["content-type"] == "application/json"
-    assert request["x-request-id"].startswith("req_")
-    answers(busy, {"response": "yes\n", "done": False}, LAST)
-    assert submitted(busy, "--model", "m").stdout == "yes\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (code, output, says)
+    assert busy.bodies[-1] == {"model": "m", "prompt": "why?", "stream": True}
+    assert (busy.seen[-1]["content-type"], busy.seen[-1]["x-request-id"][:4]) == ("application/json", "req_")
+
+
+@for_each(
+    ("content", "code", "says"),
+    [
+        (b"\xef\xbb\xbfhow?", 0, ""),
+        (None, 2, "cannot be read"),
+        (b"\xff\xfe\x00", 2, "UTF-8"),
+        (b" \n", 2, "the text is empty"),
+    ],
+)
+def test_a_file_is_read_as_text_and_what_is_no_prompt_is_not_sent(busy, tmp_path: Path, content, code, says):
+    busy.bodies.clear()
+    answers(busy, LAST)
+    file = tmp_path / f"prompt-{code}-{says}"
+    if content is not None:
+        file.write_bytes(content)
+    result = submitted(busy, "-m", "m", str(file), prompt="")
+    assert (result.exit_code, [body["prompt"] for body in busy.bodies]) == (code, ["how?"] if code == 0 else [])
+    assert says in result.stderr
 
 
 def test_options_reach_the_model_and_the_queue(busy):
@@ -88,26 +126,6 @@ def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice
     assert "--model" in result.stderr
 
 
-def test_a_file_is_read_as_text(busy, tmp_path):
-    answers(busy, LAST)
-    (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfhow?")
-    submitted(busy, "-m", "m", str(tmp_path / "prompt.txt"), prompt="")
-    assert busy.bodies[0]["prompt"] == "how?"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "code", "said"),
-    [("missing", None, 2, "cannot be read"), ("image", b"\xff\xfe\x00", 2, "UTF-8"), ("blank", b" \n", 2, "the text is empty")],
-)
-def test_what_is_no_prompt_is_not_sent(busy, tmp_path: Path, name, content, code, said):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    result = submitted(busy, "-m", "m", str(tmp_path / name))
-    assert result.exit_code == code
-    assert said in result.stderr
-    assert busy.bodies == []
-
-
 def test_json_prints_one_object_with_what_it_took(busy):
     answers(busy, {"response": "be", "done": False}, {"response": "cause", "done": False}, LAST)
     busy.answer_headers = {"X-Queue-Position": "3", "X-Estimated-Wait-Seconds": "12.5"}
@@ -122,38 +140,10 @@ def test_json_prints_one_object_with_what_it_took(busy):
         "estimated_wait_s": 12.5,
         "served_by": None,
     }
-
-
-@pytest.mark.parametrize("odd", ["", "soon", "NaN", "[3]", "true"])
-def test_a_wait_that_is_no_number_is_none(busy, odd):
-    answers(busy, LAST)
-    busy.answer_headers = {"X-Estimated-Wait-Seconds": odd}
-    assert json.loads(submitted(busy, "--model", "m", "--json").stdout)["estimated_wait_s"] is None
-
-
-@pytest.mark.parametrize(("status", "error"), [(404, "model 'm' not found"), (429, "limit of 10 a minute"), (503, "the queue is full")])
-def test_a_refusal_ends_with_1_in_the_gateways_own_words(busy, status, error):
-    answers(busy, {"error": error}, status=status)
-    result = submitted(busy, "-m", "m")
-    assert (result.exit_code, result.stderr) == (1, f"Error: {error}\n")
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"), [(({"error": "the model server broke off"},), "the model server broke off"), ((), "broke off before its end")]
-)
-def test_an_answer_that_breaks_off_keeps_its_text_and_ends_with_1(busy, lines, said):
-    answers(busy, {"response": "half", "done": False}, *lines)
-    result = submitted(busy, "-m", "m")
-    assert (result.exit_code, result.stdout) == (1, "half")
-    assert said in result.stderr
-
-
-def test_a_terminal_gets_no_control_characters_of_a_models_nor_of_an_errors(busy):
-    assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"
-    answers(busy, {"error": "broken\x07"})
-    assert "broken\ufffd" in submitted(busy, "-m", "m").stderr
-    answers(busy, {"error": "refused\x07"}, status=503)
-    assert submitted(busy, "-m", "m").stderr == "Error: refused\ufffd\n"
+    for odd in ("", "soon", "NaN", "[3]", "true"):
+        busy.answer_headers = {"X-Estimated-Wait-Seconds": odd}
+        assert json.loads(submitted(busy, "--model", "m", "--json").stdout)["estimated_wait_s"] is None
+    assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"  # what a terminal gets of it
 
 
 async def test_a_real_gateway_answers_and_a_caller_who_leaves_takes_the_request_along():

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -74,6 +77,14 @@ def without_controls(text: str) -> str:
 def printable(value: object) -> str:
     """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
     return "".join(each if each.isprintable() else "\ufffd" for each in str(value))
+
+
+def program() -> str:
+    """This command as this shell finds it: `hearth` where PATH leads here, else the path that it was called by."""
+    called, found = Path(sys.argv[0]), shutil.which("hearth")
+    if called.name != "hearth" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "hearth"
+    return str(called)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from hearth.bootstrap import running_gateway
+from hearth.cli.client import program
 from hearth.cli.demo_callers import HOME_MODEL, VISITOR, ask_for_ever, demo_keys, key_of
 from hearth.cli.demo_narrator import Narrator, Tally
 from hearth.cli.emulate import until_stopped
-from hearth.cli.views import console_for, program
+from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, BackendMode, CallerLimits, RateLimitSettings, Settings, Window

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from rich.cells import cell_len
@@ -36,14 +33,6 @@ def console_for(stream: TextIO, *, environ: Mapping[str, str]) -> Console:
     colours = None if environ.get("NO_COLOR") else "auto"
     options: Any = {"width": None if stream.isatty() else width, "color_system": colours}
     return Console(file=stream, markup=False, emoji=False, highlight=False, **options)
-
-
-def program() -> str:
-    """This command as this shell finds it: `hearth` where PATH leads here, else the path that it was called by."""
-    called, found = Path(sys.argv[0]), shutil.which("hearth")
-    if called.name != "hearth" or (found is not None and Path(found).resolve() == called.resolve()):
-        return "hearth"
-    return str(called)
 
 
 def duration(seconds: float | None) -> str:
