@@ -17,6 +17,7 @@ from hearth.config.settings import Settings
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
 from tests.config.kinds import entry_of, kind_of, section_in
+from tests.docs.pages import ROOT
 
 SETTINGS = [setting for section in sections() for setting in section.settings]
 
@@ -81,3 +82,9 @@ async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGate
         low = (await ask(app, address.method, path, {}, key=LOW_KEY)).status
         assert (low == 403) == (address.who in ("admins", "admin keys")), address
         assert (await ask(app, address.method, path, {}, key=ADMIN_KEY)).status not in (401, 403, 405), address
+
+
+def test_every_test_that_the_security_policy_names_is_there() -> None:
+    named = re.findall(r"`((?:\.\./docs/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8"))
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / "tests" / "security" / name).is_file()] == []
