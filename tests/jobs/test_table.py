@@ -86,7 +86,7 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
     assert (await table.add(job("job_2"), rest)).is_new
 
 
-@pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y"), None])
+@pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y\ud83d"), None])
 async def test_a_job_that_has_ended_never_changes_again(process, end):
     table = await process()
     number = (await table.add(job(), LIMITS)).job.number
