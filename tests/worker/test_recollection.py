@@ -33,8 +33,8 @@ class BurntShelf(Shelf):
 
 
 async def recollection_of(estimates: Estimates, shelf: Shelf, name: str = "scheduler") -> Recollection:
-    recollection = await Recollection.read(shelf, name)
-    recollection.fill(estimates)
+    recollection = Recollection(shelf, name, estimates)
+    await recollection.recall()
     return recollection
 
 

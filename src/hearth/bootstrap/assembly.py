@@ -263,7 +263,8 @@ async def open_store(
 
 
 async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: AsyncExitStack) -> None:
-    learned = await Recollection.read(log.estimates, learned_as)
+    learned = Recollection(log.estimates, learned_as, gateway.worker.scheduler.state.estimates)
+    await learned.recall()
     gateway.events.subscribe(log.invocations)
     gateway.accompany("admissions", log.invocations.run)
     claude = ClaudeBackend()
@@ -274,7 +275,6 @@ async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: As
     gateway.cannot_write = log.trouble
     gateway.confirm_clock = log.calendar.confirm
     gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
-    learned.fill(gateway.worker.scheduler.state.estimates)
     gateway.accompany("recollection", learned.run)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
 
 from hearth.errors import StorageUnavailable
 from hearth.ports import Documents
@@ -85,31 +85,19 @@ SAVE_INTERVAL_S = 300.0
 
 
 class Recollection:
-    """Carries the estimates of one scheduler from process to process. They stay the scheduler's: this fills them once, then reads them.
+    """Carries the estimates of one scheduler from process to process, in a document of a name: one model server says nothing of another."""
 
-    `name` is the document's: what was learned from one model server says nothing of another.
-    """
+    def __init__(self, documents: Documents, name: str, estimates: Estimates) -> None:
+        self._documents, self._name, self._estimates = documents, name, estimates
+        self._saved = estimates.export()
 
-    def __init__(self, documents: Documents, name: str, document: dict[str, object] | None) -> None:
-        self._documents = documents
-        self._name = name
-        self._saved = document
-        self._estimates: Estimates | None = None
-
-    @classmethod
-    async def read(cls, documents: Documents, name: str) -> Self:
-        """With what an earlier process has written, if that can be read."""
-        try:
-            document = await documents.load(name)
-        except StorageUnavailable:
-            document = None
-        return cls(documents, name, document)
-
-    def fill(self, estimates: Estimates) -> None:
-        """Give a new scheduler what was learned before, and learn on from it."""
-        if self._saved is not None:
-            estimates.restore(self._saved)
-        self._estimates, self._saved = estimates, estimates.export()
+    async def recall(self) -> None:
+        """Give the scheduler what an earlier process has written, if that can be read; it learns on from it."""
+        with suppress(StorageUnavailable):
+            document = await self._documents.load(self._name)
+            if document is not None:
+                self._estimates.restore(document)
+        self._saved = self._estimates.export()
 
     async def run(self) -> None:
         """Write down what is new every few minutes until cancelled, and once more then."""
@@ -121,7 +109,7 @@ class Recollection:
             self.save()
 
     def save(self) -> None:
-        learned = None if self._estimates is None else self._estimates.export()
-        if learned is not None and learned != self._saved:
+        learned = self._estimates.export()
+        if learned != self._saved:
             self._documents.save(self._name, learned)
             self._saved = learned
