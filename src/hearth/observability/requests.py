@@ -108,14 +108,7 @@ class Request:
 
     @property
     def is_running(self) -> bool:
-        return self.phase in (Phase.FIRST_BYTE, Phase.BACKEND)
-
-    def back_in_line(self, event: ItemInterrupted | ItemResent) -> None:
-        if self.first_steps:
-            del self.steps[self.first_steps :]
-        self.steps.append(event)
-        if len(self.steps) >= STEPS_KEPT and not self.first_steps:
-            self.first_steps = len(self.steps)
+        return self.phase is Phase.FIRST_BYTE or self.phase is Phase.BACKEND
 
 
 class _Window:
@@ -196,7 +189,11 @@ class RequestTracker(HandlingSink):
     def _on_back_in_line(self, event: ItemInterrupted | ItemResent) -> None:
         request = self._requests.get(event.sequence)
         if request is not None:
-            request.back_in_line(event)
+            if request.first_steps:
+                del request.steps[request.first_steps :]
+            request.steps.append(event)
+            if len(request.steps) >= STEPS_KEPT and not request.first_steps:
+                request.first_steps = len(request.steps)
             self._move(request, Phase.QUEUE_WAIT, event.at)
 
     def _on_step(self, event: ItemEvent) -> None:
