@@ -271,7 +271,8 @@ def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, line: WaitingLin
     wall_s, config = gateway.clock.wall(), gateway.config
     running = [job for job in jobs.runner.running() if owner in (None, job.caller)]
     waiting = {}
-    for job in line.first:
+    started = {job.job_id for job in running}  # some of them since the store was asked
+    for job in (job for job in line.first if job.job_id not in started):
         start_s = jobs.estimated_start_s(job)
         waiting[job.job_id] = _job(job) | {
             "ahead": job.position,
