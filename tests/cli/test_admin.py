@@ -45,6 +45,29 @@ def test_an_answer_without_targets_is_no_success(hearth, busy, answer):
     assert answer.get("error", "") in result.stderr
 
 
+FORCE = {"draining": True, "paused": ["external"], "pinned": "m:latest\x07", "loads": ["b"], "unloads": ["c"], "since": {}}
+NOTHING = {"draining": False, "paused": [], "pinned": None, "loads": [], "unloads": [], "since": {}}
+WORDS = (
+    "draining: new requests are refused\npaused: external requests wait\npinned: m:latest\ufffd\nto load: b\nto unload: c\n",
+    "no admin commands in force\n",
+)
+
+
+@for_each("command", [("drain",), ("pause",), ("resume",), ("unpin",), ("pin", "m"), ("load", "m"), ("unload", "m")])
+def test_an_admin_command_is_posted_and_answered_with_those_in_force(hearth, busy, command):
+    path = f"/llm/admin/{command[0]}"
+    for answer, says in zip((FORCE, NOTHING), WORDS, strict=True):
+        busy.put(path, answer)
+        result = hearth("admin", *command, "--url", busy.url)
+        assert (result.exit_code, result.stdout) == (0, says)
+    assert (busy.seen[-1]["method"], busy.bodies[-1]) == ("POST", {"model": "m"} if command[1:] else {})
+    assert json.loads(hearth("admin", *command, "--json", "--url", busy.url).stdout) == NOTHING
+    busy.put(path, {"error": "m is in use: 1 request runs on it"}, 409)
+    refused = hearth("admin", *command, "--url", busy.url)
+    assert (refused.exit_code, refused.stderr) == (1, "Error: m is in use: 1 request runs on it\n")
+    assert hearth("admin", *command[:1], *(() if command[1:] else ("m",)), "--url", busy.url).exit_code == 2
+
+
 def cancelling(stub, request_id: str, *, cancelled: bool = True) -> None:
     stub.put(f"/llm/requests/{request_id}/cancel", {"request_id": request_id, "cancelled": cancelled})
 
