@@ -192,8 +192,7 @@ async def running_gateway(
     """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
 
     Args:
-        host, port: instead of `server.host` and `server.port`.
-        store, watch: as for `build_gateway`.
+        host, port: instead of `server.host` and `server.port`; store, watch: as for `build_gateway`.
         stop: when set, a start that is still under way is given up, since it may wait for a model server that hangs.
         beside: called with the gateway before it starts.
 
