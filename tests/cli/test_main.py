@@ -79,6 +79,7 @@ def test_an_error_of_ours_is_a_message_and_an_exit_code(error, code, says):
         (("chat", "--url", "{url}", "ll"), ["llama3.1:8b"]),
         (("log", "--url", "{url}", "--model", "n"), ["nomic-embed-text:latest"]),
         (("chat", "--url", "http://127.0.0.1:9", ""), []),
+        (("chat", "--url", "ftp://x:y", ""), []),
         (("ca",), ["cancel"]),
         (("config", "d"), ["diff"]),
         (("status", "--w"), ["--watch"]),

@@ -257,7 +257,7 @@ def _completing(find: Callable[[GatewayClient], list[str]]) -> Completer:
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         try:
             names = find(GatewayClient(context.params.get("url") or _DEFAULT_URL, context.params.get("key")))
-        except click.ClickException:  # no gateway, nothing to offer
+        except (click.ClickException, ValueError):  # no gateway, or no address: nothing to offer
             return []
         return sorted({name for name in names if name.startswith(incomplete)})
 

@@ -241,10 +241,11 @@ def _store(settings: Settings) -> Iterator[Finding]:
         yield Finding("warn", "disk", "storage.enabled is off: no jobs, no log, and limits begin anew with every start", "set it to true")
         return
     path = database_path(storage.path, os.environ)
-    folder = next(each for each in path.absolute().parents if each.exists())
+    folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110 (False where it may not be looked at)
     free_mib, low_mib = shutil.disk_usage(folder).free / MIB, settings.alerts.disk_free_warning_mib
     if not os.access(folder, os.W_OK | os.X_OK):
-        yield Finding("FAIL", "disk", f"{folder} cannot be written", "correct its owner, or set storage.path")
+        advice = "run `sudo hearth doctor` if the gateway runs as another user; else correct its owner, or set storage.path"
+        yield Finding("FAIL", "disk", f"{folder} cannot be written", advice)
     elif free_mib < low_mib:
         yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "make room, or set storage.path to another disk")
     else:
