@@ -48,6 +48,9 @@ async def test_pausing_holds_other_programs_back_and_says_so_until_it_is_ended(b
 async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
+        await expect(
+            watched.page.get_by_text("No requests are waiting.")
+        ).to_be_visible()  # else the stream is over before the page is there
         caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 600}})
         assert (await caller.head())[0] == 200
         await expect(watched.page.locator(".run .model")).to_have_text("slow")
