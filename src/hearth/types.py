@@ -144,7 +144,7 @@ def value(cls: type[T]) -> type[T]:
 
 
 class Lane(StrEnum):
-    """Who the work is for: the house itself, or any other program."""
+    """Whose work it is: that of the owner's assistant, or of any other program."""
 
     INTERNAL = "internal"
     EXTERNAL = "external"

@@ -27,6 +27,7 @@ from hearth.config.settings import (
     JobSettings,
     KeySettings,
     QueueSettings,
+    ServerSettings,
     Settings,
     StorageSettings,
 )
@@ -112,10 +113,15 @@ async def serving(house: House, port: int = 0) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def house_with(
-    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, port: int = 0
+    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, port: int = 0, previews: bool = False
 ) -> AsyncIterator[FakeHouse]:
     ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=quickly)
-    settings = Settings(auth=AuthSettings(keys=keys), gpu=GpuSettings(home_model=""), queue=QueueSettings(max_external_depth=depth))
+    settings = Settings(
+        auth=AuthSettings(keys=keys),
+        gpu=GpuSettings(home_model=""),
+        queue=QueueSettings(max_external_depth=depth),
+        server=ServerSettings(prompt_previews=previews),
+    )
     gateway = Gateway(
         config=GatewayConfig(settings=settings),
         backend=ollama,

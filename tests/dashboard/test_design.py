@@ -114,12 +114,13 @@ async def test_a_wall_shows_no_buttons_and_a_key_can_be_kept_on_its_device(brows
 
 
 async def test_a_request_shows_its_details_and_a_filter_leaves_only_what_matches(browser):
-    async with house_with("a:1", "b:1") as house:
+    async with house_with("a:1", "b:1", previews=True) as house:
         await house.ask("a:1", "first")
         await house.ask("b:1", "second")
         page = (await opened(browser, house)).page
         await page.get_by_role("button", name="Details of local's request second").click()
         await expect(page.get_by_role("dialog", name="Request second")).to_contain_text("swap to b:1")
+        await expect(page.get_by_role("dialog")).to_contain_text("Previewhi")
         await page.keyboard.press("Escape")
         await page.keyboard.press("/")
         await page.keyboard.type("b:1")

@@ -1,6 +1,6 @@
 """Reads the card on a beat: what the scheduler may share out, what the owner wants to see, and when it is lost or too hot.
 
-Its numbers are a bonus. Without them the house runs by its configuration, and nothing here can delay a request: the reading is the
+Its numbers are a bonus. Without them Hearth runs by its configuration, and nothing here can delay a request: the reading is the
 adapter's own business, and a card that does not answer is asked less and less often.
 """
 

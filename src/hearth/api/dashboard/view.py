@@ -1,4 +1,5 @@
-"""All that the dashboard shows, as one value of plain mappings by key, which makes small patches; never a prompt, request or result.
+"""All that the dashboard shows, as one value of plain mappings by key, which makes small patches; never a request or result, and of
+a prompt only its beginning, where `server.prompt_previews` is on.
 
 Everything that takes time is an instant, so that nothing changes while nothing happens.
 """
@@ -184,6 +185,7 @@ class View:
             "arrived": self._wall(item.arrived_at),
             "band": entry.band.name.lower(),
             "interrupts": entry.interrupts or None,
+            "prompt_preview": item.prompt_preview or None,
         }
 
     def _running(self, entry: Entry) -> JsonObject:

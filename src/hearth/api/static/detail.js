@@ -29,7 +29,7 @@ function rowsOf(item, state, now) {
   if (item.dispatched) {
     return [...shared, ["State", item.stopping ? "stopping" : item.first_byte ? "answering" : "reading the prompt"], ["Waited", duration(item.dispatched - item.arrived)],
       ["Running for", duration(now - item.dispatched)], ["Expected to end", startsIn(item.expected_end, now)],
-      ["Time to first byte", item.first_byte ? duration(item.first_byte - item.dispatched) : null], ["Attempt", String(item.attempt)], ["Interrupted", interrupted], ["Prompt", prompt]];
+      ["Time to first byte", item.first_byte ? duration(item.first_byte - item.dispatched) : null], ["Attempt", String(item.attempt)], ["Interrupted", interrupted], ["Prompt", prompt], ["Preview", item.prompt_preview]];
   }
   const before = state.waiting.order.indexOf(item.sequence);
   return [...shared, ["State", "waiting"], ["Waits for", item.why ? waitsFor(item.why, Math.max(0, before), now) : null], ["Waited so far", duration(now - item.arrived)],
