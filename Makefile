@@ -27,9 +27,9 @@ run: $(VENV)/.run ## Set up if needed and serve (ARGS="--port 9000" and the like
 demo: $(VENV)/.run ## Set up if needed and show a busy home until Ctrl-C
 	@exec $(BIN)/hearth demo $(ARGS)
 
-# One process more than there are processors: that of the soak mostly waits.
+# Two processes more than there are processors: the soak and tests of timeouts mostly wait.
 test: $(VENV)/.dev ## Set up if needed and run all tests (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev ## Formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check .

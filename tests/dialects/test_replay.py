@@ -21,7 +21,7 @@ from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream
 from tests.support.cases import for_each
 
-STREAMS = 1680
+STREAMS = 840
 """Random ones for each of six routes."""
 CHAT = "/api/chat"
 
