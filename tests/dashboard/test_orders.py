@@ -51,7 +51,7 @@ async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_p
         await expect(
             watched.page.get_by_text("No requests are waiting.")
         ).to_be_visible()  # else the stream is over before the page is there
-        caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 600}})
+        caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 2400}})
         assert (await caller.head())[0] == 200
         await expect(watched.page.locator(".run .model")).to_have_text("slow")
         await watched.order("Interrupt others", "Interrupt")
