@@ -134,17 +134,22 @@ async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled(house):
     assert ends(house) == {"job_1": "completed"}
 
 
+async def cancel_unheard(house: JobHouse, *names: str) -> None:
+    """Cancel jobs on a disk that takes it and reports a failure."""
+    house.disk.silent = True
+    for name in names:
+        with pytest.raises(StorageUnavailable):
+            await house.jobs.cancel(await house.record(name))
+    house.disk.silent = False
+
+
 @pytest.mark.parametrize("by", ["id", "caller"])
 @in_house(settings=with_jobs(max_in_queue=1))
 async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_when_it_is_asked_for_again(house, by: str):
     for name in ("job_1", "job_2"):
         await house.accept(job(name, caller="me", service_s=50.0))
     await sleep_until(1.0)
-    house.disk.silent = True
-    for name in ("job_1", "job_2"):
-        with pytest.raises(StorageUnavailable):
-            await house.jobs.cancel(await house.record(name))
-    house.disk.silent = False
+    await cancel_unheard(house, "job_1", "job_2")
     assert house.jobs.status() == {"waiting": 1, "running": 1}
     for count in (2, 0):
         if by == "id":
@@ -162,11 +167,7 @@ async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_tho
     for name in ("job_1", "job_2"):
         await house.accept(job(name, service_s=5.0))
     await sleep_until(1.0)
-    house.disk.silent = True
-    for name in ("job_1", "job_2"):
-        with pytest.raises(StorageUnavailable):
-            await house.jobs.cancel(await house.record(name))
-    house.disk.silent = False
+    await cancel_unheard(house, "job_1", "job_2")
     await house.ended("job_1", "job_2")
     assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
     assert [event.job_id for event in house.events.of(JobStarted)] == ["job_1"]

@@ -26,6 +26,7 @@ from hearth.backends.ollama_control import OllamaControl
 from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
 from hearth.cli.config import find_config
 from hearth.cli.errors import CommandFailed, ExitCode, GatewayUnreachable
+from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, ServerSettings, Settings
@@ -256,7 +257,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 
 def _clock() -> Iterator[Finding]:
-    yield from check_clock(_output("timedatectl", "show", "--property=NTPSynchronized", "--value"), time.time())
+    yield from check_clock(_output("timedatectl", "show", "--property=NTPSynchronized", "--value"), SystemClock().wall())
 
 
 def check_clock(synchronised: str, now_wall_s: float) -> Iterator[Finding]:

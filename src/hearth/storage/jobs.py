@@ -99,20 +99,6 @@ _FIRST_OF_GROUP = (
 )
 _SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
 _START = (
-    "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
-    f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
-)
-_GROUPS = (
-    "SELECT lane, priority, task_type, model, MIN(CASE WHEN not_before_wall_s > ? THEN not_before_wall_s END) FROM jobs "
-    "WHERE state = 'queued' GROUP BY lane, priority, task_type, model"
-)
-_FIRST_OF_GROUP = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND lane = :lane AND priority = :priority AND task_type IS :task_type "  # noqa: S608
-    "AND model = :model AND number NOT IN (SELECT value FROM json_each(:others)) ORDER BY number LIMIT :each"
-)
-_SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
-_NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND not_before_wall_s > :now"
-_START = (
     "UPDATE jobs SET state = 'running', attempts = attempts + 1, dispatched = 0, epoch = ?, started_wall_s = ? "  # noqa: S608 - our names
     f"WHERE number = ? AND state = 'queued' RETURNING {_COLUMNS}, request"
 )

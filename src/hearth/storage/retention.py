@@ -148,13 +148,8 @@ class Retention:
 
 def _rolled_up(connection: sqlite3.Connection) -> bool:
     connection.execute("BEGIN")
-    try:
-        more = roll_up(connection)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-    return more
+    with connection:  # commits, or takes back what failed
+        return roll_up(connection)
 
 
 def _delete(connection: sqlite3.Connection, statement: str, parameters: dict[str, float]) -> bool:
