@@ -91,10 +91,10 @@ def _inference(dialect: Dialect) -> Iterator[Address]:
         yield Address(method="POST", path=COUNT_TOKENS_PATH, who="every caller", text="An estimate, made by Hearth; never queued.")
 
 
-def _plain(text: str, routes: tuple[Any, ...], who: str = "every caller") -> Iterator[Address]:
-    for route in routes:
-        for method in route.methods:
-            yield Address(method=method, path=route.path.replace(":path", ""), who=who, text=text)
+def _plain(text: str, routes: Mapping[str, tuple[str, ...]], who: str = "every caller") -> Iterator[Address]:
+    for path, methods in routes.items():
+        for method in methods:
+            yield Address(method=method, path=path.replace(":path", ""), who=who, text=text)
 
 
 def _undescribed() -> Iterator[Address]:

@@ -26,20 +26,7 @@ def test_numbers_are_seconds_and_strings_are_go_durations(given: JsonValue, expe
     assert keep_alive_ns(given) == expected_ns
 
 
-@for_each(
-    ("given", "text"),
-    [
-        *((given, f'time: missing unit in duration "{given}"') for given in ("5", "1h5")),
-        *(
-            (given, f'time: invalid duration "{given}"')
-            for given in ("", "-", ".", "m", "five", "5x", "5 m", "9" * 30 + "s", "9999999999h")
-        ),
-        (True, "Unsupported type: 'bool'"),
-        ([], "Unsupported type: '[]interface {}'"),
-        ({}, "Unsupported type: 'map[string]interface {}'"),
-    ],
-)
-def test_anything_else_is_refused(given: JsonValue, text: str) -> None:
-    with pytest.raises(GoJsonError) as raised:
+@for_each("given", ["", "-", ".", "m", "five", "5", "1h5", "5x", "5 m", "9" * 30 + "s", "9999999999h", True, [], {}])
+def test_anything_else_is_refused(given: JsonValue) -> None:
+    with pytest.raises(GoJsonError, match="duration"):
         keep_alive_ns(given)
-    assert raised.value.message == text

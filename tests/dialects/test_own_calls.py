@@ -103,8 +103,8 @@ def test_counting_needs_no_max_tokens() -> None:
         (b'{"messages":[{}]}', "model is required"),
         (b'{"model":"a"}', "messages is required"),
         (b'{"model":"a b","messages":[{}]}', "invalid model name"),
-        (b'{"model":5}', "json: cannot unmarshal number into Go struct field MessagesRequest.model of type string"),
-        (b"[]", "json: cannot unmarshal array into Go value of type anthropic.MessagesRequest"),
+        (b'{"model":5}', "model must be of type string"),
+        (b"[]", "the body must be of type object"),
     ],
 )
 def test_counting_a_broken_body_is_refused_as_a_message_would_be(body: bytes, text: str) -> None:

@@ -19,7 +19,7 @@ SEEDLESS = ["/v1/messages", "/v1/responses"]
 
 
 def seeding(path: str, body: bytes) -> Seeded:
-    route, fields = INFERENCE_ROUTES[path], folded(Body(decode(body), "p.T").fields)
+    route, fields = INFERENCE_ROUTES[path], folded(Body(decode(body)).fields)
     return seeded(route, body, fields, 4711)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint, PlainRoute
+from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint
 from hearth.types import __version__
 
 Node = dict[str, Any]
@@ -59,10 +59,10 @@ def described(routes: Sequence[BaseRoute]) -> Node:
     framework = get_openapi(title="Hearth", version=__version__, routes=routes)
     paths = {path: {method: _own(operation) for method, operation in methods.items()} for path, methods in framework["paths"].items()}
     for path, (fields, required) in _INFERENCE.items():
-        _add(paths, path, ("POST",), INFERENCE_ROUTES[path].struct.partition(".")[2], _json_body(fields, required))
+        _add(paths, path, ("POST",), INFERENCE_ROUTES[path].name, _json_body(fields, required))
     _add(paths, COUNT_TOKENS_PATH, ("POST",), "CountTokens", _json_body({"model": _TEXT, "messages": _MESSAGES, "system": {}}, ("model",)))
-    for route in (*INFO_ROUTES, *MANAGEMENT_ROUTES):
-        _add(paths, route.path.replace(":path", ""), route.methods, "", _body_of(route))
+    for address, methods in (*INFO_ROUTES.items(), *MANAGEMENT_ROUTES.items()):
+        _add(paths, address.replace(":path", ""), methods, "", _body_of(address, methods))
     _add(paths, "/openapi.json", ("GET", "HEAD"), "", None)
     _add(paths, "/v1/files", ("POST",), "", _body("multipart/form-data", {"properties": _FILE, "required": ["file", "purpose"]}))
     _add(paths, "/v1/files/{file_id}/content", ("GET",), "", None)
@@ -89,10 +89,10 @@ def _add(paths: Node, path: str, methods: Iterable[str], name: str, body: Node |
         paths.setdefault(path, {})[method.lower()] = operation
 
 
-def _body_of(route: PlainRoute) -> Node | None:
-    if route.path in _PLAIN:
-        return _json_body(*_PLAIN[route.path])
-    return _body("application/octet-stream", {"format": "binary"}, kind="string") if "POST" in route.methods else None
+def _body_of(path: str, methods: Sequence[str]) -> Node | None:
+    if path in _PLAIN:
+        return _json_body(*_PLAIN[path])
+    return _body("application/octet-stream", {"format": "binary"}, kind="string") if "POST" in methods else None
 
 
 def _json_body(fields: Node, required: Iterable[str]) -> Node:

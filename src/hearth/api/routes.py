@@ -151,11 +151,10 @@ class Routes:
             self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect is not Dialect.OLLAMA))
         self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True))
         self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
-        for info in INFO_ROUTES:
-            self._add(info.path, info.methods, passthrough.handle, Address(shared=info.path != "/", forwards=True))
-        for managing in MANAGEMENT_ROUTES:
-            rules = Address(access=Access.MODEL_MANAGER, binary="{" in managing.path, forwards=True)
-            self._add(managing.path, managing.methods, passthrough.handle, rules)
+        for path, methods in INFO_ROUTES.items():
+            self._add(path, methods, passthrough.handle, Address(shared=path != "/", forwards=True))
+        for path, methods in MANAGEMENT_ROUTES.items():
+            self._add(path, methods, passthrough.handle, Address(access=Access.MODEL_MANAGER, binary="{" in path, forwards=True))
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         self._add("/openapi.json", _GET_HEAD, self._describe, Address(access=Access.ADMIN))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import NoReturn, Self, TypeAlias, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -78,7 +78,7 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
             raise GoJsonError("unexpected EOF") from error
         raise GoJsonError(f"invalid JSON near character {error.pos}: {error.msg}") from error
     except ValueError as error:  # more digits than Python reads
-        raise GoJsonError("json: cannot unmarshal number into Go value of type float64") from error
+        raise GoJsonError("a number has too many digits") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _refuse_deep(value)
     return _without_surrogates(value) if _SURROGATE_ESCAPE.search(body) else value, not repeated
@@ -130,7 +130,7 @@ def _text(body: bytes) -> str:
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise GoJsonError(f"json: cannot unmarshal number {digits} into Go value of type float64")
+        raise GoJsonError(f"the number {digits} is too large")
     return number
 
 
@@ -227,16 +227,12 @@ def folded(fields: JsonObject) -> JsonObject:
 
 
 class Body:
-    """A JSON object as Go fills `struct` (`package.Name`) from it: keys in any letter case, null as if absent.
+    """A JSON object as Go reads it: keys in any letter case, null as if absent. A value of another type raises GoJsonError."""
 
-    The readers raise GoJsonError for a value of another type.
-    """
-
-    def __init__(self, value: JsonValue, struct: str) -> None:
+    def __init__(self, value: JsonValue, name: str = "the body") -> None:
         if value is not None and not isinstance(value, dict):
-            raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type {struct}")
+            raise GoJsonError(f"{name} must be of type object")
         self.fields: JsonObject = value or {}
-        self.struct = struct.partition(".")[2]
 
     def get(self, name: str) -> JsonValue:
         """Of any type; None if absent or null."""
@@ -246,49 +242,37 @@ class Body:
         """Empty if absent, like arrays and objects; numbers are None then."""
         return self._typed(name, str, "string") or ""
 
-    def array(self, name: str, go_type: str) -> list[JsonValue]:
-        """`go_type` as Go writes it, `[]api.Message`."""
-        return self._typed(name, list, go_type) or []
+    def array(self, name: str) -> list[JsonValue]:
+        """Of anything."""
+        return self._typed(name, list, "array") or []
 
-    def structs(self, name: str, struct: str, go_type: str = "") -> list[Self]:
+    def objects(self, name: str) -> list[Body]:
         """An array of objects."""
-        return [type(self)(one, struct) for one in self.array(name, go_type or f"[]{struct}")]
+        return [Body(one, f"every entry of {name}") for one in self.array(name)]
 
-    def object(self, name: str, go_type: str = "map[string]interface {}") -> JsonObject:
-        """A map or a struct."""
-        return self._typed(name, dict, go_type) or {}
+    def object(self, name: str) -> Body:
+        """An object inside."""
+        return Body(self.get(name), name)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A Go `*bool`."""
-        given = self._typed(name, bool, "bool")
+        """True or false."""
+        given = self._typed(name, bool, "boolean")
         return default if given is None else given
 
     def integer(self, name: str) -> int | None:
-        """A Go `*int`; `1.5` and more than 64 bits do not fit."""
-        value = self._typed(name, int, "int")
+        """`1.5` is none, nor is what takes more than 64 bits."""
+        value = self._typed(name, int, "integer")
         if value is not None and not -MAX_INT - 1 <= value <= MAX_INT:
-            raise mismatch(value, name, self.struct, "int")
+            raise GoJsonError(f"{name} must be of type integer, of 64 bits")
         return value
 
     def number(self, name: str) -> float | None:
-        """A Go `*float64`."""
+        """Whole or not."""
         value = self.get(name)
-        return value if isinstance(value, float) else self._typed(name, int, "float64")
+        return value if isinstance(value, float) else self._typed(name, int, "number")
 
-    def _typed(self, name: str, kind: type[T], go_type: str) -> T | None:
+    def _typed(self, name: str, kind: type[T], type_name: str) -> T | None:
         value = self.get(name)
         if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
             return value
-        raise mismatch(value, name, self.struct, go_type)
-
-
-def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonError:
-    """The error for a value that does not fit the field `struct`.`name` of Go type `go_type`; `name` may be a dotted path."""
-    kind = _kind(value)
-    if kind == "number" and go_type == "int":
-        kind = f"number {value!r}"
-    return GoJsonError(f"json: cannot unmarshal {kind} into Go struct field {struct}.{name} of type {go_type}")
-
-
-def _kind(value: JsonValue) -> str:
-    return {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
+        raise GoJsonError(f"{name} must be of type {type_name}")

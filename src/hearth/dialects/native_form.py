@@ -53,13 +53,9 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
     if read is None or any(lookup(fields, name) for name in ("logprobs", "top_logprobs", "_debug_render_only", "functions")):
         return None
     try:
-        return read(_body(fields))
+        return read(Body(fields))
     except (_NotPlain, GoJsonError, UnicodeEncodeError):  # the last one: half a character, which Go reads as another one
         return None
-
-
-def _body(value: JsonValue) -> Body:
-    return Body(value, "api.Native")
 
 
 def _must(be_true: object) -> None:
@@ -68,34 +64,34 @@ def _must(be_true: object) -> None:
 
 
 def _chat(body: Body) -> Native:
-    _must(not body.get("format") and not any(_body(message).get("images") for message in body.array("messages", "")))
+    _must(not body.get("format") and not any(message.get("images") for message in body.objects("messages")))
     chat = body.fields if body.get("tools") else None
-    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.object("options"), chat=chat)
+    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.object("options").fields, chat=chat)
 
 
 def _generate(body: Body) -> Native:
     _must(not body.get("format") and not body.get("images"))
     plain = bool(body.get("raw") or body.get("suffix") or body.get("template"))
-    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.object("options"), turns=not plain)
+    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.object("options").fields, turns=not plain)
 
 
 def _openai_chat(body: Body) -> Native:
     """Ollama renders this one itself, so only the options are brought over, and where there are tools the messages too."""
-    _must(_body(body.object("response_format")).get("type") in (None, "text"))
+    _must(body.object("response_format").get("type") in (None, "text"))
     options = _openai_options(body) | _given(body, "frequency_penalty", "presence_penalty")
-    messages = [_body(message) for message in body.array("messages", "")]
+    messages = body.objects("messages")
     if not body.get("tools"):
         _must(all(_texts(message.get("content")) and not message.get("tool_calls") for message in messages))
         return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options)
     turns: list[JsonValue] = [turn for message in messages for turn in _openai_turns(message, messages)]
-    effort = _body(body.object("reasoning")).get("effort") or body.get("reasoning_effort")
+    effort = body.object("reasoning").get("effort") or body.get("reasoning_effort")
     chat: JsonObject = {"model": body.get("model"), "messages": turns, "tools": body.get("tools"), **_think(effort)}
     return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat)
 
 
 def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
     """One message for each part of the content, the calls at the last one, as Ollama does."""
-    called = [(one.get("id"), _body(one.object("function"))) for one in message.structs("tool_calls", "api.ToolCall")]
+    called = [(one.get("id"), one.object("function")) for one in message.objects("tool_calls")]
     calls: list[JsonValue] = [_call(identity, function.get("name"), function.get("arguments")) for identity, function in called]
     texts = _texts(message.get("content"))
     _must(texts or calls)
@@ -111,8 +107,8 @@ def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
 
 def _called_name(messages: Sequence[Body], identity: JsonValue) -> JsonValue:
     """The tool that was called under this id; the last one counts."""
-    calls = (call for message in reversed(messages) for call in message.structs("tool_calls", "api.ToolCall"))
-    return next((_body(call.object("function")).get("name") for call in calls if call.get("id") == identity), "")
+    calls = (call for message in reversed(messages) for call in message.objects("tool_calls"))
+    return next((call.object("function").get("name") for call in calls if call.get("id") == identity), "")
 
 
 def _call(identity: JsonValue, name: JsonValue, arguments: JsonValue) -> JsonObject:
@@ -145,11 +141,11 @@ def _openai_options(body: Body) -> JsonObject:
 def _message(body: Body) -> Native:
     system = "".join(_texts(body.get("system")))
     messages: list[JsonValue] = [{"role": "system", "content": system}] if system else []
-    messages += [turn for message in body.array("messages", "") for turn in _message_turns(_body(message))]
+    messages += [turn for message in body.objects("messages") for turn in _message_turns(message)]
     options = {"num_predict": body.get("max_tokens"), **_given(body, "temperature", "top_p", "top_k")}
-    if stops := body.array("stop_sequences", "[]string"):
+    if stops := body.array("stop_sequences"):
         options["stop"] = stops
-    wish, effort = _body(body.object("thinking")).get("type"), _body(body.object("output_config")).get("effort")
+    wish, effort = body.object("thinking").get("type"), body.object("output_config").get("effort")
     effort = effort.strip().lower().replace("xhigh", "high") if isinstance(effort, str) else ""
     think: JsonObject = {"think": effort} if effort in _EFFORTS else {}
     if wish in ("enabled", "disabled"):
@@ -165,7 +161,7 @@ def _conversation(body: Body, messages: list[JsonValue], options: JsonObject, th
 
 def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[JsonValue]:
     """Functions as `/api/chat` takes them; not something else, such as a search that a server runs."""
-    tools = body.structs("tools", "api.Tool")
+    tools = body.objects("tools")
     _must(all(tool.get("type") in kinds for tool in tools))
     return [
         {
@@ -183,9 +179,9 @@ def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[Js
 def _message_turns(message: Body) -> list[JsonObject]:
     """A message that holds nothing is left out, as Ollama does."""
     content, role = message.get("content"), message.string("role").lower()
-    given: list[JsonValue] = [{"type": "text", "text": content}] if isinstance(content, str) else message.array("content", "")
+    given: list[JsonValue] = [{"type": "text", "text": content}] if isinstance(content, str) else message.array("content")
     blocks: dict[str, list[Body]] = {kind: [] for kind in _BLOCKS}
-    for block in map(_body, given):
+    for block in map(Body, given):
         _must(block.get("type") in _BLOCKS)
         blocks[block.string("type")].append(block)
     text, thoughts = "".join([block.string("text") for block in blocks["text"]]), blocks["thinking"]
@@ -206,12 +202,12 @@ def _result(identity: JsonValue, content: JsonValue) -> JsonObject:
 
 def _response(body: Body) -> Native:
     given, limit = body.get("input"), body.get("max_output_tokens")
-    _must(_body(_body(body.object("text")).get("format")).get("type") in (None, "text"))
+    _must(body.object("text").object("format").get("type") in (None, "text"))
     options: JsonObject = {"temperature": 1.0, **_given(body, "temperature", "top_p"), **({} if limit is None else {"num_predict": limit})}
-    items: list[JsonValue] = [{"role": "user", "content": given}] if isinstance(given, str) else body.array("input", "")
+    items: list[JsonValue] = [{"role": "user", "content": given}] if isinstance(given, str) else body.array("input")
     instructions: list[JsonObject] = [{"role": "system", "content": body.get("instructions")}] if body.get("instructions") else []
-    messages = _response_messages(instructions, [_body(item) for item in items])
-    think = _think(_body(body.object("reasoning")).get("effort"))
+    messages = _response_messages(instructions, [Body(item) for item in items])
+    think = _think(body.object("reasoning").get("effort"))
     return _conversation(body, [*messages], options, think, _tools(body, "parameters", kinds=("function",)))
 
 
@@ -258,7 +254,7 @@ def _texts(content: JsonValue) -> list[str]:
     """The parts of a content that is nothing but text; none for no content."""
     if isinstance(content, str):
         return [content]
-    parts = [_body(part) for part in content] if isinstance(content, list) else []
+    parts = [Body(part) for part in content] if isinstance(content, list) else []
     _must(all(part.get("type") in _TEXT_PARTS for part in parts))
     return [part.string("text") for part in parts]
 

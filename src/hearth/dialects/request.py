@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from hearth.dialects.gojson import LARGE_BYTES, Body, JsonObject, JsonValue, decode, decode_document, encode, encode_large, folded, lookup
 from hearth.dialects.native_form import native_form
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.validation import INVALID_NAME, MODEL_REQUIRED, check_request, is_model_name, keep_alive_ns, messages_of
 from hearth.errors import BadRequest
 from hearth.types import Dialect, LoadOptions, Way, WorkKind, value
@@ -110,16 +110,16 @@ def read_request(
     if route.dialect is Dialect.OLLAMA and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
-    given = Body(document, route.struct).fields
+    given = Body(document).fields
     fields = folded(given)
     exact = exact and len(fields) == len(given)
-    asked = Body(fields, route.struct)
+    asked = Body(fields)
     called, kind = check_request(route, asked), _kind(route, fields)
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
     if route.dialect is Dialect.OLLAMA:
-        fields, rewritten = _with_own_options(fields, asked.object("options"), load_options(called).num_ctx)
+        fields, rewritten = _with_own_options(fields, asked.object("options").fields, load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect is Dialect.ANTHROPIC and strip_attribution and exact:
         kept = without_attribution(fields)
@@ -160,7 +160,7 @@ def _max_tokens(route: Route, body: Body) -> int | None:
     if route.kind is WorkKind.EMBED:
         return None
     if route.dialect is Dialect.OLLAMA:
-        limit = body.object("options").get("num_predict")
+        limit = body.object("options").fields.get("num_predict")
         return int(limit) if _is_number(limit) and limit >= 0 else None
     given = body.integer(route.limit_field)
     if given == 0:
@@ -187,7 +187,7 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> Seeded:
     """`body` with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; `fields` are those that `read_request` has read."""
-    holder = Body(fields, route.struct).object("options") if route.dialect is Dialect.OLLAMA else fields
+    holder = Body(fields).object("options").fields if route.dialect is Dialect.OLLAMA else fields
     continuable = native_form(route.path, fields) is not None
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
     if route.path not in _SEEDED or own is not None:
@@ -293,12 +293,11 @@ def count_tokens(body: bytes) -> bytes:
     Raises:
         BadRequest: as `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original.
     """
-    route = INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES]
-    asked = Body(decode(body), route.struct)
+    asked = Body(decode(body))
     model = asked.string("model")
     if not model:
         raise BadRequest(MODEL_REQUIRED)
-    if not messages_of(route, asked):
+    if not messages_of(asked):
         raise BadRequest("messages is required")
     if not is_model_name(model):
         raise BadRequest(INVALID_NAME)

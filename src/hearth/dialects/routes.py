@@ -30,60 +30,56 @@ class Route:
 
     Attributes:
         kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD.
-        struct: the Go struct that Ollama fills from the body, as its error texts name it.
+        name: what Ollama calls its request.
         limit_field: where a body limits the output; empty for native routes, which have `options.num_predict`, and for embeddings.
     """
 
     path: Endpoint
     dialect: Dialect
     kind: WorkKind
-    struct: str
+    name: str
     limit_field: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainRoute:
-    """An address that runs no model; `path` is a Starlette template, `methods` in upper case."""
-
-    path: str
-    methods: tuple[str, ...]
-
-
 _ROUTES = (
-    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "api.ChatRequest"),
-    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "api.GenerateRequest"),
-    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "api.EmbedRequest"),
-    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "api.EmbeddingRequest"),
-    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "openai.ChatCompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "openai.CompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "openai.EmbedRequest"),
-    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "openai.ResponsesRequest", "max_output_tokens"),
-    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "anthropic.MessagesRequest", "max_tokens"),
+    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "ChatRequest"),
+    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "GenerateRequest"),
+    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "EmbedRequest"),
+    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "EmbeddingRequest"),
+    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "ChatCompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "CompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "EmbedRequest"),
+    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "ResponsesRequest", "max_output_tokens"),
+    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "MessagesRequest", "max_tokens"),
 )
 INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
 """Inference routes by path."""
 
-INFO_ROUTES: tuple[PlainRoute, ...] = (
-    PlainRoute(path="/", methods=("GET", "HEAD")),
-    PlainRoute(path="/api/version", methods=("GET", "HEAD")),
-    PlainRoute(path="/api/status", methods=("GET",)),
-    PlainRoute(path="/api/tags", methods=("GET", "HEAD")),
-    PlainRoute(path="/api/ps", methods=("GET",)),
-    PlainRoute(path="/api/show", methods=("POST",)),
-    PlainRoute(path="/v1/models", methods=("GET",)),
-    PlainRoute(path="/v1/models/{model:path}", methods=("GET",)),
+INFO_ROUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "/": ("GET", "HEAD"),
+        "/api/version": ("GET", "HEAD"),
+        "/api/status": ("GET",),
+        "/api/tags": ("GET", "HEAD"),
+        "/api/ps": ("GET",),
+        "/api/show": ("POST",),
+        "/v1/models": ("GET",),
+        "/v1/models/{model:path}": ("GET",),
+    }
 )
-"""Passed through without queueing."""
+"""Methods by address (a Starlette template): run no model, passed through without queueing."""
 
-MANAGEMENT_ROUTES: tuple[PlainRoute, ...] = (
-    PlainRoute(path="/api/pull", methods=("POST",)),
-    PlainRoute(path="/api/push", methods=("POST",)),
-    PlainRoute(path="/api/create", methods=("POST",)),
-    PlainRoute(path="/api/copy", methods=("POST",)),
-    PlainRoute(path="/api/delete", methods=("DELETE",)),
-    PlainRoute(path="/api/blobs/{digest}", methods=("HEAD", "POST")),
+MANAGEMENT_ROUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "/api/pull": ("POST",),
+        "/api/push": ("POST",),
+        "/api/create": ("POST",),
+        "/api/copy": ("POST",),
+        "/api/delete": ("DELETE",),
+        "/api/blobs/{digest}": ("HEAD", "POST"),
+    }
 )
-"""Change what is installed: admin keys only, passed through without queueing."""
+"""As `INFO_ROUTES`; they change what is installed: admin keys only."""
 
 TRANSCRIPTIONS_PATH = "/v1/audio/transcriptions"
 """POST; refused on purpose: its body is a form, in which the queue looks for no model."""

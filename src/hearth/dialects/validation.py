@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from hearth.dialects.gojson import MAX_INT, Body, GoJsonError, JsonValue, mismatch
+from hearth.dialects.gojson import MAX_INT, Body, GoJsonError, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest, ModelNotFound
 from hearth.types import Dialect, WorkKind
@@ -48,8 +48,7 @@ def keep_alive_ns(value: JsonValue) -> int | None:
     if isinstance(value, str):
         duration_ns = _duration_ns(value)
     elif isinstance(value, bool | list | dict):
-        kind = "bool" if isinstance(value, bool) else "[]interface {}" if isinstance(value, list) else "map[string]interface {}"
-        raise GoJsonError(f"Unsupported type: '{kind}'")
+        raise GoJsonError("keep_alive must be a number of seconds or a duration")
     else:
         duration_ns = int(min(max(value, -1), _LONGEST_S) * 1_000_000_000)
     return duration_ns if 0 <= duration_ns <= MAX_INT else MAX_INT
@@ -59,8 +58,7 @@ def _duration_ns(text: str) -> int:
     """A Go duration (`1h30m`, `-1.5s`, `0`) in nanoseconds."""
     total_ns = sum(float(number) * _UNIT_NS[unit] for number, unit in _PART.findall(text))
     if not _DURATION.fullmatch(text) or total_ns > MAX_INT:
-        fault = "missing unit in" if text[-1:].isdigit() else "invalid"
-        raise GoJsonError(f"time: {fault} duration {json.dumps(text, ensure_ascii=False)}")
+        raise GoJsonError(f"invalid duration {json.dumps(text, ensure_ascii=False)}: give a number with a unit, such as 5m")
     return int(-total_ns if text.startswith("-") else total_ns)
 
 
@@ -85,7 +83,7 @@ def check_request(route: Route, body: Body) -> str:
     if route.path in _GIVEN_INPUT:
         _check_input(route, body.get("input"))
     elif route.path not in _PROMPTED:
-        _check_messages(route, messages_of(route, body), limit)
+        _check_messages(route, messages_of(body), limit)
     if not model:
         raise ModelNotFound("model '' not found") if route.path in _LOOKED_UP_FIRST else BadRequest(MODEL_REQUIRED)
     if not is_model_name(model):
@@ -103,15 +101,10 @@ def _check_messages(route: Route, messages: list[Body], limit: int | None) -> No
         raise BadRequest("messages is required" if route.path is Endpoint.ANTHROPIC_MESSAGES else "[] is too short - 'messages'")
 
 
-def messages_of(route: Route, body: Body) -> list[Body]:
+def messages_of(body: Body) -> list[Body]:
     """The messages of a chat body, none if absent. Raises BadRequest where they are too many or not an array of objects."""
-    go_type = route.struct.partition(".")[0] + (".MessageParam" if route.dialect is Dialect.ANTHROPIC else ".Message")
-    messages = body.array("messages", f"[]{go_type}")
-    _check_count(messages, "messages")
-    for message in messages:
-        if message is not None and not isinstance(message, dict):
-            raise mismatch(message, "messages", body.struct, go_type)
-    return [Body(message, f"{route.struct}.messages") for message in messages]
+    _check_count(body.array("messages"), "messages")
+    return body.objects("messages")
 
 
 def _check_input(route: Route, given: JsonValue) -> None:

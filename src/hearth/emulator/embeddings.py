@@ -12,18 +12,18 @@ from dataclasses import replace
 from itertools import islice
 from math import sqrt
 
-from hearth.dialects.gojson import JsonObject, JsonValue
+from hearth.dialects.gojson import Body, JsonObject, JsonValue
 from hearth.emulator.models import EmulatedModel, OllamaError
 from hearth.emulator.prompts import Ask, count_tokens, read_options
 from hearth.emulator.text import draws
-from hearth.emulator.wire import Body, Call, nanoseconds
+from hearth.emulator.wire import Call, keep_alive_s, nanoseconds
 
 _Vector = tuple[float, ...]
 
 
 async def embed(call: Call) -> None:
     """`/api/embed`."""
-    body = call.read("api.EmbedRequest")
+    body = call.read()
     texts, dimensions = _texts(body.get("input")), body.integer("dimensions")
     ask = replace(_ask(body), truncate=body.flag("truncate", default=True))
     vectors, tokens, load_s = await _embed(call, ask, texts, dimensions=dimensions)
@@ -36,7 +36,7 @@ async def embed(call: Call) -> None:
 
 async def legacy(call: Call) -> None:
     """`/api/embeddings`: one prompt, values in double precision."""
-    body = call.read("api.EmbeddingRequest")
+    body = call.read()
     prompt, ask = body.string("prompt"), _ask(body)
     if not ask.model:
         raise OllamaError(400, "model is required")
@@ -46,7 +46,7 @@ async def legacy(call: Call) -> None:
 
 async def openai_embeddings(call: Call) -> None:
     """`/v1/embeddings`."""
-    body = call.read("openai.EmbedRequest")
+    body = call.read()
     ask, given = Ask(model=body.string("model"), stream=False), body.get("input")
     if given is None or given == []:
         raise OllamaError(400, "invalid input", at_bind=True)
@@ -61,7 +61,7 @@ async def openai_embeddings(call: Call) -> None:
 
 
 def _ask(body: Body) -> Ask:
-    return Ask(model=body.string("model"), stream=False, options=body.object("options"), keep_alive_s=body.keep_alive_s)
+    return Ask(model=body.string("model"), stream=False, options=body.object("options").fields, keep_alive_s=keep_alive_s(body))
 
 
 def _texts(given: JsonValue) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.dialects.writers import (
     RESPONSE_REPEATS,
     Generation,
@@ -22,7 +22,7 @@ from hearth.dialects.writers import (
 from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, Message, fitted
 from hearth.emulator.session import check_capabilities, open_session
-from hearth.emulator.wire import EVENTS, Body, Call
+from hearth.emulator.wire import EVENTS, Call, keep_alive_s
 
 _TEXTS = ("text", "input_text", "output_text")
 
@@ -31,7 +31,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 async def generate(call: Call) -> None:
     """A missing model is looked up before anything else is refused."""
-    body = call.read("api.GenerateRequest")
+    body = call.read()
     prompt, system, suffix = (body.string(name) for name in ("prompt", "system", "suffix"))
     turns = [*_system(system), Message(role="user", content=prompt + suffix)] if prompt else []
     raw = body.flag("raw")
@@ -44,9 +44,9 @@ async def generate(call: Call) -> None:
 
 
 async def chat(call: Call) -> None:
-    body = call.read("api.ChatRequest")
-    turns = [_message(one, "api.ToolCall", one.string("content"), "thinking") for one in body.structs("messages", "api.Message")]
-    tools = [one.fields for one in body.structs("tools", "api.Tool", "api.Tools")]
+    body = call.read()
+    turns = [_message(one, one.string("content"), "thinking") for one in body.objects("messages")]
+    tools = [one.fields for one in body.objects("tools")]
     ask = replace(_native_ask(body), messages=turns, tools=tools)
     _check_logprobs(ask)
     await _answer_native(call, _required(call, ask), ask, task="chat")
@@ -56,10 +56,10 @@ def _native_ask(body: Body) -> Ask:
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream", default=True),
-        options=body.object("options"),
+        options=body.object("options").fields,
         schema=body.get("format") or None,
         think=body.get("think"),
-        keep_alive_s=body.keep_alive_s,
+        keep_alive_s=keep_alive_s(body),
         shift=body.flag("shift", default=True),
         truncate=body.flag("truncate", default=True),
         logprobs=body.flag("logprobs"),
@@ -91,17 +91,17 @@ async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: st
 
 
 async def chat_completions(call: Call) -> None:
-    body = call.read("openai.ChatCompletionRequest")
-    messages = body.structs("messages", "openai.Message")
+    body = call.read()
+    messages = body.objects("messages")
     if not messages:
         raise OllamaError(400, "[] is too short - 'messages'", at_bind=True)
-    wanted = body.object("response_format", "openai.ResponseFormat")
+    wanted = body.object("response_format")
     ask = replace(
         _openai_ask(body, limit="max_tokens"),
-        messages=[_message(one, "openai.ToolCall", _openai_text(one.get("content"), "text"), "reasoning") for one in messages],
-        tools=[one.fields for one in body.structs("tools", "api.Tool")],
+        messages=[_message(one, _openai_text(one.get("content"), "text"), "reasoning") for one in messages],
+        tools=[one.fields for one in body.objects("tools")],
         schema=_schema(wanted, wanted.get("json_schema")),
-        think=body.string("reasoning_effort") or body.object("reasoning", "openai.Reasoning").get("effort") or None,
+        think=body.string("reasoning_effort") or body.object("reasoning").get("effort") or None,
         logprobs=body.flag("logprobs"),
         top_logprobs=body.integer("top_logprobs") or 0,
     )
@@ -110,7 +110,7 @@ async def chat_completions(call: Call) -> None:
 
 
 async def completions(call: Call) -> None:
-    body = call.read("openai.CompletionRequest")
+    body = call.read()
     prompt = body.string("prompt") + body.string("suffix")
     ask = replace(_openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)])
     await _answer_openai(call, call.server.catalogue.require(ask.model), ask, body, task="generate")
@@ -125,22 +125,22 @@ async def transcriptions(call: Call) -> None:
 
 
 async def responses(call: Call) -> None:
-    body = call.read("openai.ResponsesRequest")
+    body = call.read()
     turns, given = _system(body.string("instructions")), body.get("input")
     if isinstance(given, str):
         turns.append(Message(role="user", content=given))
     elif isinstance(given, list):
-        turns += [_item(Body(one, "openai.ResponsesInputItem").fields) for one in given]
+        turns += [_item(Body(one).fields) for one in given]
     else:
         raise OllamaError(400, "input must be a string or array", at_bind=True)
-    wanted = body.object("text", "openai.ResponsesText").get("format")
-    tools = [one.fields for one in body.structs("tools", "openai.ResponsesTool")]
+    wanted = body.object("text").object("format")
+    tools = [one.fields for one in body.objects("tools")]
     ask = replace(
         _openai_ask(body, limit="max_output_tokens"),
         messages=turns,
         tools=[_tool(one, "parameters") for one in tools if one.get("type") == "function"],
-        schema=_schema(wanted, wanted) if isinstance(wanted, dict) else None,
-        think=body.object("reasoning", "openai.ResponsesReasoning").get("effort"),
+        schema=_schema(wanted, wanted.fields),
+        think=body.object("reasoning").get("effort"),
     )
     if ask.stream:
         call.headers["Cache-Control"] = "no-cache"
@@ -183,7 +183,7 @@ def _openai_text(content: JsonValue, *text_kinds: str) -> str:
     if content is not None and not isinstance(content, str | list):
         raise OllamaError(400, "invalid message content type: map[string]interface {}", at_bind=True)
     for one in content if isinstance(content, list) else ():
-        part = Body(one, "openai.ContentPart").fields
+        part = Body(one).fields
         kind, image = part.get("type"), part.get("image_url")
         if kind in text_kinds and isinstance(part.get("text"), str):
             continue
@@ -195,7 +195,7 @@ def _openai_text(content: JsonValue, *text_kinds: str) -> str:
     return _text(content)
 
 
-def _schema(wanted: JsonObject, described: JsonValue) -> JsonValue:
+def _schema(wanted: Body, described: JsonValue) -> JsonValue:
     if wanted.get("type") == "json_object":
         return "json"
     return described.get("schema") if wanted.get("type") == "json_schema" and isinstance(described, dict) else None
@@ -209,7 +209,7 @@ async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body,
         chat=task == "chat",
         created_wall_s=call.server.engine.clock.wall(),
         made_by="fp_ollama",
-        include_usage=Body(body.object("stream_options", "openai.StreamOptions"), "openai.StreamOptions").flag("include_usage"),
+        include_usage=body.object("stream_options").flag("include_usage"),
     )
     async with open_session(call, installed, ask) as session:
         if not ask.render_only:
@@ -229,7 +229,7 @@ async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body,
 
 
 async def messages(call: Call) -> None:
-    ask = _messages_ask(call.read("anthropic.MessagesRequest"))
+    ask = _messages_ask(call.read())
     if ask.stream:
         call.headers["Cache-Control"] = "no-cache"
     installed = call.server.catalogue.require(ask.model)
@@ -241,7 +241,7 @@ async def messages(call: Call) -> None:
 
 
 def _messages_ask(body: Body) -> Ask:
-    turns, limit_tokens = body.structs("messages", "anthropic.MessageParam"), body.integer("max_tokens") or 0
+    turns, limit_tokens = body.objects("messages"), body.integer("max_tokens") or 0
     refusals = {
         "model is required": not body.string("model"),
         "max_tokens is required and must be positive": limit_tokens <= 0,
@@ -250,14 +250,14 @@ def _messages_ask(body: Body) -> Ask:
     for text, applies in refusals.items():
         if applies:
             raise OllamaError(400, text, at_bind=True)
-    options = {"num_predict": limit_tokens, "temperature": body.number("temperature"), "stop": body.array("stop_sequences", "[]string")}
+    options = {"num_predict": limit_tokens, "temperature": body.number("temperature"), "stop": body.array("stop_sequences")}
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
         messages=_system(_text(body.get("system"))) + [_anthropic_message(one) for one in turns],
-        tools=[_tool(one.fields, "input_schema") for one in body.structs("tools", "anthropic.Tool")],
+        tools=[_tool(one.fields, "input_schema") for one in body.objects("tools")],
         options={name: value for name, value in options.items() if value not in (None, [])},
-        think=body.object("thinking", "anthropic.ThinkingConfig").get("type") == "enabled",
+        think=body.object("thinking").get("type") == "enabled",
     )
 
 
@@ -271,9 +271,9 @@ def _anthropic_message(body: Body) -> Message:
 # What several of them do.
 
 
-def _message(body: Body, call_type: str, content: str, thinking: str) -> Message:
+def _message(body: Body, content: str, thinking: str) -> Message:
     """A message of Ollama's or OpenAI's; `thinking` is where they have the model's thoughts."""
-    calls = body.array("tool_calls", f"[]{call_type}")
+    calls = body.array("tool_calls")
     called = encode(calls).decode() if calls else ""
     return Message(role=body.string("role"), content=content, tool_calls=called, thinking=body.string(thinking))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, error_body, valid_name
-from hearth.emulator.wire import JSON, NDJSON, Body, Call, timestamp
+from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
 from hearth.types import Dialect
 
 
@@ -78,7 +78,7 @@ def _v1_model(shown: str, installed: Installed) -> JsonObject:
 
 async def show(call: Call) -> None:
     """The facts of one model; raises `OllamaError` 404 with the completed name for a missing one."""
-    text = _named(call.read("api.ShowRequest"))
+    text = _named(call.read())
     if not text:
         raise OllamaError(400, "model is required")
     installed = call.server.catalogue.require(text, shown=valid_name(text).short)
@@ -111,7 +111,7 @@ def _named(body: Body) -> str:
 
 async def create(call: Call) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with 400."""
-    body, catalogue = call.read("api.CreateRequest"), call.server.catalogue
+    body, catalogue = call.read(), call.server.catalogue
     name, base_text = body.string("model"), body.string("from")
     valid_name(name)
     if not base_text:
@@ -122,7 +122,7 @@ async def create(call: Call) -> None:
         return
     base, system, template = found.model, body.string("system"), body.string("template")
     changes = {
-        "parameters": base.parameters | body.object("parameters"),
+        "parameters": base.parameters | body.object("parameters").fields,
         "system": system or base.system,
         "template": template or base.template,
         "templated": base.templated or bool(template),
@@ -135,7 +135,7 @@ async def create(call: Call) -> None:
 
 async def pull(call: Call) -> None:
     """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
-    body = call.read("api.PullRequest")
+    body = call.read()
     name, installed, error = valid_name(_named(body)), call.server.catalogue.find(_named(body)), None
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
@@ -147,7 +147,7 @@ async def pull(call: Call) -> None:
 
 async def push(call: Call) -> None:
     """Progress of an upload that goes nowhere; raises `OllamaError` 404 for a missing model."""
-    body = call.read("api.PushRequest")
+    body = call.read()
     if not _named(body):
         raise OllamaError(400, "model is required")
     transfer = _transfer("pushing", call.server.catalogue.require(_named(body)).model)
@@ -174,7 +174,7 @@ async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: boo
 
 async def copy(call: Call) -> None:
     """A second name for the same weights; raises `OllamaError` 404."""
-    body = call.read("api.CopyRequest")
+    body = call.read()
     source, destination = body.string("source"), body.string("destination")
     valid_name(source)
     valid_name(destination)
@@ -185,7 +185,7 @@ async def copy(call: Call) -> None:
 
 async def delete(call: Call) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
-    call.server.catalogue.remove(_named(call.read("api.DeleteRequest")))
+    call.server.catalogue.remove(_named(call.read()))
     await call.whole()
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.dialects import gojson as go
-from hearth.dialects.gojson import MAX_INT, JsonObject
+from hearth.dialects.gojson import MAX_INT, Body, JsonObject, decode, encode
 from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
@@ -40,14 +39,10 @@ class Server:
         return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
 
 
-class Body(go.Body):
-    """The fields of a request."""
-
-    @property
-    def keep_alive_s(self) -> float | None:
-        """Seconds of the `keep_alive`: None if absent, infinity for any negative value."""
-        asked_ns = keep_alive_ns(self.get("keep_alive"))
-        return math.inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
+def keep_alive_s(body: Body) -> float | None:
+    """Seconds of the `keep_alive`: None if absent, infinity for any negative value."""
+    asked_ns = keep_alive_ns(body.get("keep_alive"))
+    return math.inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
 
 
 class Call:
@@ -80,11 +75,11 @@ class Call:
         """Bytes are on the wire; the status can no longer change."""
         return self._response is not None
 
-    def read(self, struct: str) -> Body:
-        """The body as a Go struct; raises `OllamaError` 400 where there is none, GoJsonError where it is no JSON object."""
+    def read(self) -> Body:
+        """The fields of the body; raises `OllamaError` 400 where there is none, GoJsonError where it is no JSON object."""
         if not self.body.strip():
             raise OllamaError(400, "missing request body" if self.native else "EOF", at_bind=True)
-        return Body(go.decode(self.body), struct)
+        return Body(decode(self.body))
 
     def prepare(self, content_type: str, *, status: int = 200) -> None:
         """Decide the head of a streamed answer; nothing is sent before the first chunk."""
@@ -109,7 +104,7 @@ class Call:
 
     async def json(self, value: JsonObject) -> None:
         """A native answer has a charset and no newline; those of `/v1` routes have a newline and no charset."""
-        await self.whole(go.encode(value) + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
+        await self.whole(encode(value) + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
 
     async def refuse(self, error: OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""

@@ -61,12 +61,12 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
 
     Raises:
         Untranslatable: the request wants something that Claude cannot do; says which field, and what to do.
-        BadRequest: the body is malformed; the text is the one Ollama would answer.
+        BadRequest: the body is malformed.
     """
     route = INFERENCE_ROUTES.get(path)
     if route is None or route.path not in _DRAFTS:
         raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
-    asked = Body(decode(body), route.struct)
+    asked = Body(decode(body))
     streaming = asked.flag("stream", default=route.dialect is Dialect.OLLAMA)
     draft = _DRAFTS[route.path](asked)
     max_tokens = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from hearth.dialects.claude.readers import stop_texts
 from hearth.dialects.claude.request import Draft, refused, text_block
 from hearth.dialects.gojson import Body, JsonObject, JsonValue
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.validation import messages_of
 from hearth.errors import BadRequest
 
@@ -24,7 +23,7 @@ _SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"image": ("bas
 
 
 def messages_draft(body: Body) -> Draft:
-    """A Messages request. Raises Untranslatable, and BadRequest in Ollama's words."""
+    """A Messages request. Raises Untranslatable, and BadRequest."""
     for name in ("container", "mcp_servers", "fallbacks"):
         if body.get(name) is not None:
             raise refused(name)
@@ -37,7 +36,7 @@ def messages_draft(body: Body) -> Draft:
     return Draft(
         messages=messages,
         system=_blocks(system, "system", role="system") + late_system,
-        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools", "[]anthropic.Tool"))],
+        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))],
         tool_choice=_object(body, "tool_choice"),
         limit_tokens=limit,
         stop=stop_texts(body.get("stop_sequences"), "stop_sequences"),
@@ -56,7 +55,7 @@ def _messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
     """The turns, and what system messages among them say: not every model takes them there."""
     kept: list[JsonValue] = []
     system: list[JsonValue] = []
-    for index, message in enumerate(messages_of(INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES], body)):
+    for index, message in enumerate(messages_of(body)):
         where, role, content = f"messages[{index}]", message.string("role"), message.get("content")
         blocks: JsonValue = [text_block(content)] if isinstance(content, str) else content
         if role not in ("user", "assistant", "system") or not isinstance(blocks, list):
@@ -82,7 +81,7 @@ def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
     if not isinstance(block, dict) or not isinstance(kind, str) or kind not in _BLOCKS or (role == "system" and kind != "text"):
         raise refused(where, "this kind of content cannot be carried")
     if kind == "text":
-        if not Body(block, "anthropic.ContentBlock").string("text").strip():
+        if not Body(block).string("text").strip():
             return None
         return {key: value for key, value in block.items() if key != "citations"} if role == "user" else block
     if kind == "thinking":

@@ -1,4 +1,4 @@
-"""What a request in Ollama's or OpenAI's dialect asks Claude for. Each reader raises Untranslatable, and BadRequest in Ollama's words."""
+"""What a request in Ollama's or OpenAI's dialect asks Claude for. Each reader raises Untranslatable, and BadRequest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from hearth.dialects.claude.request import Draft, Turns, content_blocks, image_block, refused, text_block
 from hearth.dialects.claude.tools import arguments_in, function_tools, tool_choice
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.routes import Endpoint
 from hearth.dialects.validation import messages_of
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest
@@ -24,7 +24,7 @@ _ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
 
 def chat_draft(body: Body) -> Draft:
     """`/api/chat`."""
-    return _native_draft(body, _turns_of(body, Endpoint.CHAT), function_tools(body.array("tools", "api.Tools")))
+    return _native_draft(body, _turns_of(body, Endpoint.CHAT), function_tools(body.array("tools")))
 
 
 def generate_draft(body: Body) -> Draft:
@@ -43,7 +43,7 @@ def _native_draft(body: Body, turns: Turns, tools: list[JsonValue]) -> Draft:
     for name in ("logprobs", "_debug_render_only"):
         if body.flag(name):
             raise refused(name)
-    options, wanted = Body(body.object("options"), "api.Options"), body.get("format")
+    options, wanted = body.object("options"), body.get("format")
     stop, limit = options.get("stop"), options.get("num_predict")
     if stop is not None and not isinstance(stop, list):
         raise BadRequest('option "stop" must be of type array')
@@ -69,9 +69,9 @@ def openai_chat_draft(body: Body) -> Draft:
             raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
     if body.flag("logprobs"):
         raise refused("logprobs")
-    turns, tools = _turns_of(body, Endpoint.OPENAI_CHAT), function_tools(body.array("tools", "[]api.Tool"))
+    turns, tools = _turns_of(body, Endpoint.OPENAI_CHAT), function_tools(body.array("tools"))
     choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
-    wanted = _response_format(Body(body.object("response_format", "openai.ResponseFormat"), "openai.ResponseFormat"), "response_format")
+    wanted = _response_format(body.object("response_format"), "response_format")
     return _openai_draft(body, turns, tools=tools, choice=choice, wanted=wanted)
 
 
@@ -92,7 +92,6 @@ def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: J
     if (body.integer("n") or 1) > 1:
         raise refused("n", "one answer per request")
     limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
-    stream_options = Body(body.object("stream_options", "openai.StreamOptions"), "openai.StreamOptions")
     return Draft(
         messages=turns.messages,
         system=turns.system,
@@ -102,7 +101,7 @@ def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: J
         limit_tokens=limit_before if limit is None else limit,
         stop=stop_texts(body.get("stop"), "stop"),
         wanted=wanted,
-        include_usage=stream_options.flag("include_usage"),
+        include_usage=body.object("stream_options").flag("include_usage"),
     )
 
 
@@ -116,16 +115,14 @@ def response_draft(body: Body) -> Draft:
     turns = Turns()
     turns.instruct(body.string("instructions"))
     _add_input(turns, body.get("input"))
-    text = Body(body.object("text", "openai.ResponsesText"), "openai.ResponsesText")
-    wanted = Body(text.object("format", "openai.ResponsesTextFormat"), "openai.ResponsesTextFormat")
     return Draft(
         messages=turns.messages,
         system=turns.system,
-        tools=function_tools(body.array("tools", "[]openai.ResponsesTool"), nested=False),
+        tools=function_tools(body.array("tools"), nested=False),
         called=turns.stand_ins,
         tool_choice=tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"),
         limit_tokens=body.integer("max_output_tokens"),
-        wanted=_response_format(wanted, "text.format"),
+        wanted=_response_format(body.object("text").object("format"), "text.format"),
         asked={name: body.get(name) for name in RESPONSE_REPEATS},
     )
 
@@ -140,7 +137,7 @@ def _add_input(turns: Turns, given: JsonValue) -> None:
         where = f"input[{index}]"
         if not isinstance(one, dict):
             raise refused(where, "give an object with a type")
-        item = Body(one, "openai.ResponsesInputItem")
+        item = Body(one)
         match item.get("type"):
             case None | "message":
                 _add_message(turns, item, where, Endpoint.OPENAI_RESPONSES)
@@ -157,7 +154,7 @@ def _add_input(turns: Turns, given: JsonValue) -> None:
 
 def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
     turns = Turns()
-    for index, message in enumerate(messages_of(INFERENCE_ROUTES[endpoint], body)):
+    for index, message in enumerate(messages_of(body)):
         _add_message(turns, message, f"messages[{index}]", endpoint)
     return turns
 
@@ -189,8 +186,8 @@ def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) ->
 
 
 def _add_calls(turns: Turns, message: Body, where: str) -> None:
-    for index, call in enumerate(message.structs("tool_calls", "api.ToolCall")):
-        place, function = f"{where}.tool_calls[{index}]", Body(call.object("function"), "api.ToolCallFunction")
+    for index, call in enumerate(message.objects("tool_calls")):
+        place, function = f"{where}.tool_calls[{index}]", call.object("function")
         if not function.fields:
             raise refused(place, "give an object with a function")
         arguments = arguments_in(function.get("arguments"), f"{place}.function.arguments")
@@ -198,7 +195,7 @@ def _add_calls(turns: Turns, message: Body, where: str) -> None:
 
 
 def _images(body: Body, where: str) -> list[JsonObject]:
-    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(body.array("images", "[]api.ImageData"))]
+    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(body.array("images"))]
 
 
 def _prompt(body: Body) -> str:
@@ -216,7 +213,7 @@ def _response_format(given: Body, where: str) -> JsonValue:
     if kind == "json_object":
         return "json"
     described = given.get("json_schema")
-    schema = (Body(described, "openai.JsonSchema") if isinstance(described, dict) else given).get("schema")
+    schema = (Body(described) if isinstance(described, dict) else given).get("schema")
     if kind != "json_schema" or not isinstance(schema, dict):
         raise refused(where, "its type is text, json_object, or json_schema with a schema")
     return schema

@@ -164,7 +164,7 @@ def content_blocks(content: JsonValue, where: str) -> list[JsonObject]:
 def _part(part: JsonValue, where: str) -> JsonObject:
     if not isinstance(part, dict):
         raise refused(where, "give an object with a `type`")
-    given = Body(part, "openai.ContentPart")
+    given = Body(part)
     match given.get("type"):
         case "text" | "input_text" | "output_text":
             return text_block(given.string("text"))
@@ -172,7 +172,7 @@ def _part(part: JsonValue, where: str) -> JsonObject:
             return text_block(given.string("refusal"))
         case "image_url" | "input_image":
             image = given.get("image_url")
-            url = Body(image, "openai.ImageURL").get("url") if isinstance(image, dict) else image
+            url = Body(image).get("url") if isinstance(image, dict) else image
             found = _DATA_URL.match(url) if isinstance(url, str) else None
             if found is None:
                 raise refused(f"{where}.image_url", "send the image itself, as a base64 `data:` URL")

@@ -100,7 +100,7 @@ def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
     given = lookup(tool, "function") if nested else tool
     if not isinstance(given, dict):
         raise refused(f"{where}.function", "give an object with name and parameters")
-    function = Body(given, "api.ToolFunction")
+    function = Body(given)
     name, described = function.string("name"), function.string("description")
     if not _NAME.fullmatch(name):
         raise refused(f"{where}.name", "a name is 1 to 128 letters, digits, `_` or `-`")
