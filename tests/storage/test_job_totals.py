@@ -6,19 +6,19 @@ import random
 import sqlite3
 from collections.abc import Callable
 
-from hearth.storage.files import JobTotals, totals
+from hearth.storage.files import kept, queued
 from hearth.storage.writer import commit_together
 from tests.jobs.house import Disk
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 _COUNTED = (
-    "SELECT TOTAL(state = 'queued'), TOTAL(bytes), TOTAL(state = 'queued' AND caller = :caller), "
-    "TOTAL((caller = :caller) * bytes) FROM jobs"
+    "SELECT TOTAL(state = 'queued'), TOTAL(state = 'queued' AND (lane = 'internal' AND priority <= 1)), "
+    "TOTAL(state = 'queued' AND caller = :caller), TOTAL(bytes), TOTAL((caller = :caller) * bytes) FROM jobs"
 )
 _INSERT = (
     "INSERT INTO jobs (id, caller, lane, priority, path, model, state, accepted_wall_s, bytes, request) "
-    "VALUES (?, ?, 'internal', 2, '/api/generate', 'a', 'queued', 0, ?, x'00')"
+    "VALUES (?, ?, ?, ?, '/api/generate', 'a', 'queued', 0, ?, x'00')"
 )
 Change = Callable[[sqlite3.Connection], object]
 
@@ -27,7 +27,16 @@ def some_change(chance: random.Random, number: int) -> Change:
     one = "(SELECT number FROM jobs ORDER BY number LIMIT 1 OFFSET ?)"
     at = (chance.randrange(5),)
     changes: list[Change] = [
-        lambda sql: sql.execute(_INSERT, (f"job_{number}", chance.choice(["me", "you"]), chance.randrange(100))),
+        lambda sql: sql.execute(
+            _INSERT,
+            (
+                f"job_{number}",
+                chance.choice(["me", "you"]),
+                chance.choice(["internal", "external"]),
+                chance.randrange(3),
+                chance.randrange(100),
+            ),
+        ),
         lambda sql: sql.execute(f"UPDATE jobs SET state = 'running' WHERE number = {one}", at),
         lambda sql: sql.execute(f"UPDATE jobs SET state = 'completed', bytes = 7 WHERE number = {one}", at),
         lambda sql: sql.execute(f"DELETE FROM jobs WHERE number = {one}", at),
@@ -36,10 +45,10 @@ def some_change(chance: random.Random, number: int) -> Change:
 
     def undone(sql: sqlite3.Connection) -> None:
         change(sql)
-        totals(sql, "me")
+        kept(sql, "me")
         raise ValueError
 
-    return undone if chance.random() < 0.2 else lambda sql: (change(sql), totals(sql, "me"))[1]
+    return undone if chance.random() < 0.2 else lambda sql: (change(sql), kept(sql, "me"))[1]
 
 
 @for_each("seed", range(20 * EXAMPLES))
@@ -51,8 +60,9 @@ def test_the_totals_are_those_of_the_rows(seed):
         if chance.random() < 0.2:
             connection.execute("BEGIN")
             some_change(chance, 1000 + number)
-            connection.execute(_INSERT, (f"lost_{number}", "me", 5))
+            connection.execute(_INSERT, (f"lost_{number}", "me", "internal", 1, 5))
             connection.execute("ROLLBACK")
         for caller in ("me", "you", "nobody"):
-            (queued, size, own_queued, own_size) = connection.execute(_COUNTED, {"caller": caller}).fetchone()
-            assert totals(connection, caller) == JobTotals(queued=queued, bytes=size, own_queued=own_queued, own_bytes=own_size)
+            counted = tuple(connection.execute(_COUNTED, {"caller": caller}).fetchone())
+            assert kept(connection, caller, "internal", 1) == counted
+            assert queued(connection) == counted[0]

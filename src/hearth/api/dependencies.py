@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -42,6 +42,7 @@ Caller = Annotated[Identity, _in_scope(IDENTITY)]
 CurrentBody = Annotated[Body, _in_scope(BODY)]
 
 Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
+LargeEndpoint = Callable[..., Awaitable[Response]]
 
 
 class SmallBodyRoute(APIRoute):
@@ -71,25 +72,16 @@ class SmallBodyRoute(APIRoute):
         return bounded
 
 
-def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
-    """A page whose body may be long: it is not read while its caller is over a limit, and read as a `model` for the endpoint."""
-
-    class LargeBodyRoute(APIRoute):
-        def get_route_handler(self) -> Handler:
-            endpoint = self.endpoint
-
-            async def bounded(http: HttpRequest) -> Response:
-                request, caller, body = http.scope[REQUEST], http.scope[IDENTITY], http.scope[BODY]
-                if caller.authenticated:  # else the body may name a task type, which makes it internal
-                    body.check_ahead(queued=queued)
-                read = partial(_validated, model)
-                response: Response = await endpoint(await body.parsed(read, await body.read()), request, caller, body)
-                response.headers["x-request-id"] = request.request_id
-                return response
-
-            return bounded
-
-    return LargeBodyRoute
+async def answer_large(
+    model: type[BaseModel], endpoint: LargeEndpoint, request: Request, caller: Identity, body: Body, *, queued: bool
+) -> None:
+    """Have a page answer whose body may be long: it is not read while its caller is over a limit, and read as a `model`."""
+    if caller.authenticated:  # else the body may name a task type, which makes it internal
+        body.check_ahead(queued=queued)
+    response = await endpoint(await body.parsed(partial(_validated, model), await body.read()), request, caller, body)
+    response.headers["x-request-id"] = request.request_id
+    await request.answer.head(response.status_code, tuple(response.raw_headers))
+    await request.answer.end(bytes(response.body))
 
 
 def _validated(model: type[Asked], content: bytes) -> Asked:

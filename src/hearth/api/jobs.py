@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -30,7 +29,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
-from hearth.types import JOB_PREFIX, Lane, Priority
+from hearth.types import JOB_PREFIX, Priority
 
 JOBS_PATH = "/llm/jobs"
 MAX_ROWS = 1000
@@ -99,23 +98,28 @@ class JobPages:
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
-        job = await body.run(partial(_job_of, asked, settings, large=body.is_long))
-        del asked.request  # a copy of it is in the job
-        body.hold(len(job.request))
+        path, content, called, digest = await body.run(partial(_request_of, asked, settings, large=body.is_long))
+        del asked.request  # `content` is a copy of it
+        body.hold(len(content))
         key = idempotency_key_of(request)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, job.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        new = replace(
-            job,
+        admit(caller, called, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        new = Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
             lane=admission.lane,
             priority=_priority(asked, admission, caller, settings),
             task_type=admission.task_type,
-            model=await self._gateway.resolve(job.model),
+            job_key=asked.job_key,
+            path=path,
+            model=await self._gateway.resolve(called),
+            request=content,
+            not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
+            off_peak=asked.window == "offpeak",
             webhook_url=webhook,
             idempotency_key=key,
+            digest=digest,
         )
         accepted = await jobs.accept(new)
         kept, is_new = accepted.job, accepted.is_new
@@ -169,29 +173,17 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> Job:
-    """What a body asks for, without what only the caller's rights tell. Raises BadRequest, ModelNotFound.
+def _request_of(asked: JobBody, settings: Settings, *, large: bool) -> tuple[str, bytes, str, str]:
+    """Path, body and model of what is asked of the model server, and the digest of it all. Raises BadRequest, ModelNotFound.
 
     Of a `large` request the digest is that of its bytes: sorting its keys would cost too much.
     """
     path = endpoint_of(asked.request, asked.endpoint)
-    request = body_of(path, asked.request, large=large)
-    model = envelope_of(path, request, settings).model
-    others = asked.model_dump(mode="json", exclude={"request"} if large else None)
-    digest = digest_of(others, sha256(request).hexdigest()) if large else digest_of(others)
-    return Job(
-        job_id="",
-        caller="",
-        lane=Lane.EXTERNAL,
-        priority=Priority.BACKGROUND,
-        job_key=asked.job_key,
-        path=path,
-        model=model,
-        request=request,
-        not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
-        off_peak=asked.window == "offpeak",
-        digest=digest,
-    )
+    content = body_of(path, asked.request, large=large)
+    model = envelope_of(path, content, settings).model
+    others = asked.model_dump(mode="json", exclude={"request"})
+    digest = digest_of(others, sha256(content).hexdigest()) if large else digest_of(others | {"request": asked.request})
+    return path, content, model, digest
 
 
 def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
@@ -21,7 +21,7 @@ from starlette.routing import compile_path
 from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
 from hearth.api.dashboard.pages import DashboardPages, wants_page
-from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, large_body_route
+from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages, FileTransfer
 from hearth.api.inference import CompletionBody, CompletionPages, Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
@@ -139,11 +139,11 @@ class Routes:
     def _add_page(self, method: str, path: str, endpoint: Endpoint) -> None:
         bodies: dict[str, type[BaseModel]] = {"/llm/completions": CompletionBody, JOBS_PATH: JobBody}
         body = bodies.get(path) if method == "POST" else None
-        route_class = SmallBodyRoute if body is None else large_body_route(body, queued=body is CompletionBody)
-        route = cache(lambda: route_class(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
+        route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
         self._pages.append(route)
         access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
-        self._add(path, (method,), _handler_of(route), Address(access=access))
+        large = None if body is None else partial(answer_large, body, endpoint, queued=body is CompletionBody)
+        self._add(path, (method,), large or _handler_of(route), Address(access=access))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FileTransfer(gateway)

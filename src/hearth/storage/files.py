@@ -6,16 +6,20 @@ What is deleted disappears at once; its pieces go a few at a time (`sweep`), so 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.job_types import PART_BYTES, Page, Purpose, Stored, StoredFile
 from hearth.storage.table import Table, record
 
-_TOTALS = (
-    "SELECT TOTAL(queued), TOTAL(bytes), TOTAL(CASE caller WHEN :caller THEN queued END), "
-    "TOTAL(CASE caller WHEN :caller THEN bytes END) FROM temp.job_totals"
+_QUEUED = "SELECT TOTAL(queued) FROM temp.job_totals"
+_KEPT = (
+    "SELECT TOTAL(queued), "
+    "TOTAL(CASE WHEN lane > :lane OR (lane = :lane AND (:lane = 'external' OR priority <= :priority)) THEN queued END), "
+    "TOTAL(CASE caller WHEN :caller THEN queued END), TOTAL(bytes) + (SELECT TOTAL(bytes) FROM files), "
+    "TOTAL(CASE caller WHEN :caller THEN bytes END) + (SELECT TOTAL(bytes) FROM files WHERE caller = :caller) FROM temp.job_totals"
 )
 _ABSENT = "no such table"
 _OF_NEW = "caller = new.caller AND lane = new.lane AND priority = new.priority"
@@ -42,38 +46,47 @@ _COUNTED = (
 """Counting a hundred thousand rows for each job would take longer than accepting it."""
 
 
-class JobTotals(NamedTuple):
-    """Jobs that wait, and bytes of requests and results: of all callers, and of one."""
+class Kept(NamedTuple):
+    """Jobs that wait, those of them that start before a new one, and bytes of requests, results and files; `own_`: of one caller."""
 
     queued: int
-    bytes: int
+    ahead: int
     own_queued: int
+    bytes: int
     own_bytes: int
 
+    def require_room(self, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
+        """Raises QueueFull where so many more bytes of the caller's do not fit."""
+        if own_max_bytes is not None and self.own_bytes + size > own_max_bytes:
+            raise QueueFull(
+                "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
+                "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
+            )
+        if self.bytes + size > max_bytes:
+            raise QueueFull(
+                "the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed"
+            )
 
-def totals(connection: sqlite3.Connection, caller: str) -> JobTotals:
-    """The totals inside the transaction of this moment. Raises sqlite3.Error."""
+
+def kept(connection: sqlite3.Connection, caller: str, lane: str = "external", priority: int = 0) -> Kept:
+    """What the store keeps inside the transaction of this moment, beside a new job of this caller. Raises sqlite3.Error."""
+    return Kept(*map(int, _of_totals(connection, _KEPT, {"caller": caller, "lane": lane, "priority": priority})))
+
+
+def queued(connection: sqlite3.Connection) -> int:
+    """How many jobs wait, as `kept` has it."""
+    return int(_of_totals(connection, _QUEUED, {})[0])
+
+
+def _of_totals(connection: sqlite3.Connection, question: str, values: dict[str, str | int]) -> Sequence[float]:
     try:
-        row = connection.execute(_TOTALS, {"caller": caller}).fetchone()
+        return cast("Sequence[float]", connection.execute(question, values).fetchone())
     except sqlite3.OperationalError as error:
         if _ABSENT not in str(error):
             raise
-        for statement in _COUNTED:
-            connection.execute(statement)
-        row = connection.execute(_TOTALS, {"caller": caller}).fetchone()
-    return JobTotals(*map(int, row))
-
-
-def require_room(connection: sqlite3.Connection, caller: str, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
-    """Raises QueueFull where `size` more bytes of a caller's do not fit beside all files, requests and results, or beside its own."""
-    jobs, (files, own_files) = totals(connection, caller), connection.execute(_KEPT, (caller,)).fetchone()
-    if own_max_bytes is not None and jobs.own_bytes + own_files + size > own_max_bytes:
-        raise QueueFull(
-            "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
-            "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
-        )
-    if jobs.bytes + files + size > max_bytes:
-        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
+    for statement in _COUNTED:
+        connection.execute(statement)
+    return _of_totals(connection, question, values)
 
 
 PARTS_PER_STEP = 200
@@ -86,7 +99,6 @@ _COLUMNS = "number, id AS file_id, caller, purpose, filename, bytes AS size_byte
 _BEGIN = (
     "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
 )
-_KEPT = "SELECT TOTAL(bytes), TOTAL(CASE caller WHEN ? THEN bytes END) FROM files"
 _OWNER = "SELECT caller FROM files WHERE number = ?"
 _STORED = (
     "SELECT caller, SUM(files) AS files, CAST(SUM(file_bytes) AS INTEGER) AS file_bytes, SUM(jobs) AS jobs, "
@@ -145,7 +157,7 @@ class FileTable(Table):
 
         def append(connection: sqlite3.Connection) -> None:
             (caller,) = connection.execute(_OWNER, (number,)).fetchone()
-            require_room(connection, caller, len(data), max_bytes, own_max_bytes)
+            kept(connection, caller).require_room(len(data), max_bytes, own_max_bytes)
             if connection.execute(_GROW, (len(data), number)).rowcount:
                 pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
                 connection.executemany(_PUT, ((number, place + each, piece) for each, piece in enumerate(pieces)))

@@ -29,7 +29,7 @@ from hearth.job_types import (
     WaitingLine,
     Webhook,
 )
-from hearth.storage.files import require_room, totals
+from hearth.storage.files import kept, queued
 from hearth.storage.opening import storable
 from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.types import BATCH_JOB_PREFIX, Lane, Priority
@@ -46,32 +46,17 @@ _COLUMNS = (
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 _TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool, "webhook": Webhook}
-_AS_THEY_ARE = (
-    "caller",
-    "lane",
-    "priority",
-    "task_type",
-    "job_key",
-    "path",
-    "model",
-    "not_before_wall_s",
-    "off_peak",
-    "idempotency_key",
-    "digest",
-    "webhook_url",
-    "request",
-)
 _PLACE = "lane DESC, CASE lane WHEN 'internal' THEN priority END, number"
 """The order of waiting jobs: internal before external; then the priority, which external work has none of."""
 _POSITION = (
     "(SELECT COUNT(*) FROM jobs w WHERE w.state = 'queued' AND (w.lane > j.lane OR (w.lane = j.lane AND "
     "(CASE j.lane WHEN 'internal' THEN w.priority ELSE j.priority END, w.number) < (j.priority, j.number))))"
 )
-_POSITION_OF_NEW = (
-    "SELECT CAST(TOTAL(queued) AS INTEGER) - 1 FROM temp.job_totals "
-    "WHERE lane > :lane OR (lane = :lane AND (:lane = 'external' OR priority <= :priority))"
+_ADD = (
+    "INSERT INTO jobs (id, caller, lane, priority, task_type, job_key, path, model, state, accepted_wall_s, not_before_wall_s, off_peak, "
+    "idempotency_key, digest, webhook, webhook_url, webhook_host, bytes, request) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-"""The new job is the last of its rank, and counted already."""
 _REPEATED = (
     "SELECT * FROM (SELECT number, digest FROM jobs WHERE caller = :caller AND idempotency_key = :key "
     "AND (accepted_wall_s > :since OR ended_wall_s IS NULL) ORDER BY number DESC LIMIT 1) "
@@ -162,19 +147,17 @@ _CAN_START = (
 _LINE_HAS_JOB = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
 
 
-def insert(connection: sqlite3.Connection, new: Job, now: float) -> Job:
-    """Write a job that waits from now on."""
-    columns = {name: getattr(new, name) for name in _AS_THEY_ARE} | {
-        "id": new.job_id,
-        "state": JobState.QUEUED,
-        "accepted_wall_s": now,
-        "webhook": Webhook.NONE if new.webhook_url is None else Webhook.WAITING,
-        "webhook_host": None if new.webhook_url is None else urlsplit(new.webhook_url).hostname,
-        "bytes": len(new.request),
-    }
-    names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    number = connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns).lastrowid  # noqa: S608 - our names
-    return replace(new, number=number or 0, accepted_wall_s=now)
+def insert(connection: sqlite3.Connection, new: Job, now: float, position: int | None = None) -> Job:
+    """Write a job that waits from now on; as it is then, without its request."""
+    url = new.webhook_url
+    row = (
+        *(new.job_id, new.caller, new.lane.value, int(new.priority), new.task_type, new.job_key, new.path, new.model),
+        *(now, new.not_before_wall_s, int(new.off_peak), new.idempotency_key, new.digest),
+        *(("none", None, None) if url is None else ("waiting", url, urlsplit(url).hostname)),
+        *(len(new.request), new.request),
+    )
+    number = connection.execute(_ADD, row).lastrowid or 0
+    return replace(new, number=number, accepted_wall_s=now, position=position, request=b"")
 
 
 def job_of(row: sqlite3.Row) -> Job:
@@ -189,7 +172,7 @@ class JobTable(Table):
     queued: int = 0
 
     async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        result, self.queued = await self.writer.write(name, lambda connection: (run(connection), totals(connection, "").queued))
+        result, self.queued = await self.writer.write(name, lambda connection: (run(connection), queued(connection)))
         return result
 
     async def _change(self, name: str, statement: str, values: Mapping[str, object]) -> bool:
@@ -211,9 +194,7 @@ class JobTable(Table):
     async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]:
         """Make the jobs of lines that have none, as many as may wait, while their batch runs. Raises QueueFull: none is made."""
         now = self.clock.wall()
-        taken, self.queued = await self.writer.submit(
-            lambda connection: (_admit(batch, jobs, limits, now, connection), totals(connection, "").queued)
-        )
+        taken, self.queued = await self.writer.submit(lambda connection: (_admit(batch, jobs, limits, now, connection), queued(connection)))
         return taken
 
     async def startable(self, now: StartConditions, running: Collection[int], suspects: Collection[int]) -> Startable:
@@ -336,15 +317,13 @@ def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connecti
     if known is not None:
         job = job_of(connection.execute(_GET, (known,)).fetchone())
         return Acceptance(job=job, is_new=False)
-    waiting = totals(connection, new.caller)
-    if waiting.queued >= limits.max_queued:
+    others = kept(connection, new.caller, new.lane.value, int(new.priority))
+    if others.queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
-    if limits.own_max_queued is not None and waiting.own_queued >= limits.own_max_queued:
-        raise QueueFull(f"{waiting.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
-    require_room(connection, new.caller, len(new.request), limits.max_bytes, limits.own_max_bytes)
-    job = insert(connection, new, now)
-    ahead = connection.execute(_POSITION_OF_NEW, {"lane": job.lane.value, "priority": int(job.priority)}).fetchone()[0]
-    return Acceptance(job=replace(job, request=b"", position=ahead), is_new=True)
+    if limits.own_max_queued is not None and others.own_queued >= limits.own_max_queued:
+        raise QueueFull(f"{others.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
+    others.require_room(len(new.request), limits.max_bytes, limits.own_max_bytes)
+    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True)
 
 
 def _repeated(new: Job, now: float, connection: sqlite3.Connection) -> int | None:
@@ -371,17 +350,18 @@ def _same_key(new: Job, now: float, connection: sqlite3.Connection) -> int | Non
 
 
 def _admit(batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits, now: float, connection: sqlite3.Connection) -> tuple[Job, ...]:
-    first = jobs[: max(0, limits.max_queued - totals(connection, "").queued)]
+    others = kept(connection, "")
+    first = jobs[: max(0, limits.max_queued - others.queued)]
     if jobs and not first:
         raise QueueFull("the store holds as many jobs as jobs.max_queued allows")
     size = sum(len(job.request) for _, job in first)  # its caller's share is counted when the file is uploaded, not again here
-    require_room(connection, "", size, limits.max_bytes, None)
+    others.require_room(size, limits.max_bytes, None)
     taken = list[Job]()
     for line, new in first:
         if connection.execute(_CAN_START, (batch, line)).fetchone() is not None:
             job = insert(connection, new, now)
             connection.execute(_LINE_HAS_JOB, (job.number, batch, line))
-            taken.append(replace(job, request=b""))
+            taken.append(job)
     return tuple(taken)
 
 
@@ -394,4 +374,4 @@ def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connectio
         else:
             connection.execute(_REQUEUE, (number,))
             suspects.add(number)
-    return Recovered(queued=totals(connection, "").queued, suspects=frozenset(suspects), failed=tuple(failed))
+    return Recovered(queued=queued(connection), suspects=frozenset(suspects), failed=tuple(failed))
