@@ -27,8 +27,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.observability.gauges import Live
-from hearth.observability.records import EventRecords
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout, EventRecords
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher

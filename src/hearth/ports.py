@@ -17,10 +17,10 @@ from hearth.types import (
     Headers,
     InstalledModel,
     Invocation,
-    InvocationFilter,
     Lane,
     LoadOptions,
     LoggedSwap,
+    Outcome,
     Price,
     ResidentModel,
 )
@@ -32,11 +32,19 @@ class EventSink(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
-class SelectiveSink(EventSink, Protocol):
-    """An `EventSink` that says beforehand which kinds of events it ignores: most sinks want few of them."""
+class HandlingSink:
+    """An `EventSink` that hands each event to the handler of exactly its kind, and ignores kinds that have none: most want few."""
+
+    _handlers: Mapping[type[Event], Callable[[Any], None]]
+
+    def emit(self, event: Event) -> None:
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
 
     def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """What takes events of exactly this kind as `emit` would, None where they are ignored. Always the same answer."""
+        """What takes events of this kind as `emit` would, None where they are ignored; a sink that has this is asked once for each kind."""
+        return self._handlers.get(kind)
 
 
 class Exchange(Protocol):
@@ -186,8 +194,17 @@ class Documents(Protocol):
 class InvocationHistory(Protocol):
     """The items and swaps that have ended, also those of earlier processes. Reads beside the event loop; raises only StorageUnavailable."""
 
-    async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
-        """Items that match, the latest written first."""
+    async def find(
+        self,
+        *,
+        caller: str | None = None,
+        model: str | None = None,
+        outcome: Outcome | None = None,
+        since_wall_s: float = 0.0,
+        until_wall_s: float | None = None,
+        limit: int,
+    ) -> tuple[Invocation, ...]:
+        """Items that match and ended between the two instants, both inclusive, the latest written first."""
 
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, both inclusive, the latest written first."""

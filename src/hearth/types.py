@@ -417,18 +417,6 @@ class Invocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvocationFilter:
-    """Which finished items to list; None is any. `since_wall_s` and `until_wall_s` are inclusive, on the end of the item."""
-
-    caller: str | None = None
-    model: str | None = None
-    outcome: Outcome | None = None
-    since_wall_s: float = 0.0
-    until_wall_s: float | None = None
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSwap:
     """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded` are None for a failed swap, `reason`
     empty for another."""

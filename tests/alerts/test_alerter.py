@@ -18,7 +18,7 @@ from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
 from hearth.events import AlertFailed, AlertSent, BackendCameUp, BackendWentDown, Event, InternalFault, ItemQueued, SwapCompleted
 from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from hearth.types import Lane
 from tests.observability.samples import rejected as refusal
 from tests.observability.samples import sample

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from hearth.alerts.channels import COMPOSERS, Answer, Post
-from hearth.alerts.poster import MAX_ANSWER_BYTES, HttpPoster
+from hearth.alerts.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, HttpPoster, Lookup, system_lookup
+from hearth.jobs.webhooks import is_forbidden
 from tests.alerts.samples import message
 from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving
 
+LONG_S = 30.0
 CARRIED = ("retry-after", "x-ratelimit-remaining", "x-ratelimit-reset-after", "via")
 
 
@@ -26,29 +28,44 @@ def post_to(url: str) -> Post:
 
 
 @pytest.fixture
-async def poster() -> AsyncIterator[HttpPoster]:
-    made = HttpPoster(timeout_s=30.0)
-    yield made
-    await made.aclose()
+async def open_poster() -> AsyncIterator[Callable[..., HttpPoster]]:
+    made: list[HttpPoster] = []
+
+    def make(forbidden: Callable[[str], bool] = lambda _: False, lookup: Lookup = system_lookup) -> HttpPoster:
+        made.append(HttpPoster(forbidden, lookup=lookup))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.aclose()
+
+
+def found(*addresses: str) -> Lookup:
+    """A name server that always says so."""
+
+    def lookup(host: str, port: int) -> Found:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    return lookup
 
 
 @for_each("name", REPLIES)
-async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(name, poster):
+async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(name, open_poster):
     webhooks = Webhooks(REPLIES[name], default=OK)
     async with serving(webhooks) as url:
-        real = await poster.post(post_to(url))
-    in_memory = await MemoryPoster(Webhooks(REPLIES[name]), latency_s=0).post(post_to("http://memory"))
+        real = await open_poster().post(post_to(url), LONG_S)
+    in_memory = await MemoryPoster(Webhooks(REPLIES[name]), latency_s=0).post(post_to("http://memory"), LONG_S)
     assert carried(real) == carried(in_memory)
     assert (len(real.body) <= MAX_ANSWER_BYTES, len(webhooks.seen)) == (True, 1)
-    await poster.aclose()  # a poster that was closed opens again
 
 
-async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_become_a_header(poster):
-    webhooks = Webhooks()
+async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_become_a_header(open_poster):
+    webhooks, poster = Webhooks(), open_poster()
     async with serving(webhooks) as url:
         for name, path in (("discord", "/api/webhooks/1/x?thread_id=7"), ("webhook", "/hook?a=b%20c"), ("ntfy", "/topic")):
-            assert (await poster.post(COMPOSERS[name](url + path, message()))).status == 204
-        await poster.post(post_to(url.replace("http://", "http://me:secret@")))
+            assert (await poster.post(COMPOSERS[name](url + path, message()), LONG_S)).delivered
+            await poster.aclose()  # a poster that was closed opens again
+        await poster.post(post_to(url.replace("http://", "http://me:secret@")), LONG_S)
     discord, webhook, ntfy, with_credentials = webhooks.seen
     assert (discord.path, discord.query) == ("/api/webhooks/1/x", {"thread_id": "7", "wait": "true"})
     assert (webhook.path, webhook.query, webhook.headers["content-type"]) == ("/hook", {"a": "b c"}, "application/json")
@@ -57,60 +74,69 @@ async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_be
     assert with_credentials.headers["authorization"] == "Basic bWU6c2VjcmV0"
 
 
-@for_each(("reply", "timeout_s", "failure"), [(Reply(stall=True), 0.05, "timeout"), (Reply(reset=True), 30.0, "broken")])
-async def test_a_target_that_does_not_answer_is_a_failure(reply, timeout_s, failure):
-    poster = HttpPoster(timeout_s=timeout_s)
+@for_each(("reply", "timeout_s", "failure"), [(Reply(stall=True), 0.05, "timeout"), (Reply(reset=True), LONG_S, "broken")])
+async def test_a_target_that_does_not_answer_is_a_failure(reply, timeout_s, failure, open_poster):
     async with serving(Webhooks(reply)) as url:
-        assert await poster.post(post_to(url)) == Answer(failure=failure)
-    await poster.aclose()
+        assert await open_poster().post(post_to(url), timeout_s) == Answer(failure=failure)
 
 
-async def test_a_closed_port_or_plain_text_where_tls_is_expected_is_a_failure(poster):
+async def test_a_closed_port_or_plain_text_where_tls_is_expected_is_a_failure(open_poster):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        assert await poster.post(post_to(f"http://127.0.0.1:{taken.getsockname()[1]}")) == Answer(failure="connect")
+        assert await open_poster().post(post_to(f"http://127.0.0.1:{taken.getsockname()[1]}"), LONG_S) == Answer(failure="connect")
     async with serving(Webhooks()) as url:
-        answer = await poster.post(post_to(url.replace("http://", "https://")))
+        answer = await open_poster().post(post_to(url.replace("http://", "https://")), LONG_S)
     assert (answer.status, answer.failure in {"tls", "connect", "broken"}) == (None, True)
 
 
 @for_each("host", ["a..b", "a" * 64 + ".example", "nowhere.invalid"])
-async def test_what_is_no_name_or_one_that_nobody_knows_is_a_failure_of_dns(host):
-    def unknown(host: str, port: int) -> list[tuple[object, ...]]:
+async def test_what_is_no_name_or_one_that_nobody_knows_is_a_failure_of_dns(host, open_poster):
+    def unknown(host: str, port: int) -> Found:
         if host.endswith("invalid"):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return list(socket.getaddrinfo(host, port))
 
-    poster = HttpPoster(lookup=unknown)
-    assert await poster.post(post_to(f"http://{host}")) == Answer(failure="dns")
-    await poster.aclose()
+    assert await open_poster(lookup=unknown).post(post_to(f"http://{host}"), LONG_S) == Answer(failure="dns")
 
 
-async def test_names_are_looked_up_beside_the_threads_that_requests_use():
+async def test_names_are_looked_up_beside_the_threads_that_requests_use(open_poster):
     webhooks, asked = Webhooks(), []
 
-    def lookup(host: str, port: int) -> list[tuple[object, ...]]:
+    def lookup(host: str, port: int) -> Found:
         asked.append((host, threading.current_thread().name))
-        return list(socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM))
+        return found("127.0.0.1")(host, port)
 
-    poster = HttpPoster(lookup=lookup)
     async with serving(webhooks) as url:
-        assert (await poster.post(post_to(url.replace("127.0.0.1", "hooks.example")))).status == 204
+        poster = open_poster(lookup=lookup)
+        assert (await poster.post(post_to(url.replace("127.0.0.1", "hooks.example")), LONG_S)).status == 204
     assert asked == [("hooks.example", "hearth-alert-dns")]
     assert webhooks.seen[0].headers["host"].startswith("hooks.example:")
-    await poster.aclose()
 
 
-async def test_a_name_server_that_hangs_costs_one_thread_however_often_it_is_asked():
+async def test_a_name_server_that_hangs_costs_one_thread_however_often_it_is_asked(open_poster):
     release, asked = threading.Event(), []
 
-    def hanging(host: str, port: int) -> list[tuple[object, ...]]:
+    def hanging(host: str, port: int) -> Found:
         asked.append(host)
         release.wait()
         return []
 
-    poster = HttpPoster(timeout_s=0.05, lookup=hanging)
-    answers = [await poster.post(post_to("http://slow.example")) for _ in range(5)]
+    poster = open_poster(lookup=hanging)
+    answers = [await poster.post(post_to("http://slow.example"), 0.05) for _ in range(5)]
     assert (answers, asked) == ([Answer(failure="timeout")] * 5, ["slow.example"])
     release.set()
-    await poster.aclose()
+
+
+@for_each("addresses", [("169.254.169.254",), ("127.0.0.1", "169.254.169.254")])
+async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(addresses, open_poster):
+    webhooks = Webhooks()
+    async with serving(webhooks) as url:
+        poster = open_poster(is_forbidden, lookup=found(*addresses))
+        answer = await poster.post(post_to(url.replace("127.0.0.1", "hook.lan")), LONG_S)
+        assert (answer.name, webhooks.seen) == (FORBIDDEN_ADDRESS, [])
+        assert (await open_poster(is_forbidden, lookup=found("127.0.0.1")).post(post_to(url), LONG_S)).delivered
+
+
+@for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
+async def test_an_address_in_any_spelling_is_checked_too(host, open_poster):
+    assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == Answer(failure=FORBIDDEN_ADDRESS)

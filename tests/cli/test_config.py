@@ -13,7 +13,7 @@ from hearth.cli.config import find_config
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from tests.cli.stub_gateway import StubGateway
 
 DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32

@@ -32,7 +32,7 @@ from hearth.config.settings import (
     StorageSettings,
 )
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from hearth.types import BackendCall
 from tests.api.house import Caller
 from tests.clients.home import house_settings, new_emulator

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
-from hearth.backends.webhook_poster import HttpWebhookPoster, _GuardedResolver
+from hearth.alerts.channels import Answer, Post
+from hearth.alerts.poster import FORBIDDEN_ADDRESS, ForbiddenAddress, Found, guarded, literal_address
 from hearth.jobs.webhooks import is_forbidden
 
 GOOD, FICKLE, LITERAL, UNNAMED = "hook.lan", "fickle.lan", "2852039166", "elsewhere.lan"
@@ -61,57 +60,57 @@ class Hooks:
         return "" if self.kind else self._rng.choice(ANSWERS)
 
 
-class _Names(AbstractResolver):
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
-        await asyncio.sleep(0.05)
-        address = self._hooks.address_of(host)
-        return [ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=6, flags=socket.AI_NUMERICHOST)]
-
-    async def close(self) -> None:
-        return
-
-
-class SocketlessPoster(HttpWebhookPoster):
+class SocketlessPoster:
     """The gateway's poster up to its sockets, in one of its lives. `allowed`: the hosts that the owner allows now."""
 
     def __init__(self, hooks: Hooks, *, allowed: Callable[[], Sequence[str]], life: int, wall_at_start: float) -> None:
-        super().__init__(is_forbidden)
         self._hooks = hooks
         self._allowed = allowed
         self._life = life
         self._wall_at_start = wall_at_start
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
-        if urlsplit(url).hostname not in self._allowed():
-            self._hooks.unwanted.append(url)
-        return await super().post(url, body, headers, timeout_s)
+    async def post(self, post: Post, timeout_s: float) -> Answer:
+        host = urlsplit(post.url).hostname or ""
+        if host not in self._allowed():
+            self._hooks.unwanted.append(post.url)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._arrive(post, await self._connected_to(host))
+        except TimeoutError:
+            return Answer(failure="timeout")
+        except ForbiddenAddress:
+            return Answer(failure=FORBIDDEN_ADDRESS)
 
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> str:
-        address = await self._connected_to(urlsplit(url).hostname or "")
+    async def _arrive(self, post: Post, address: str) -> Answer:
         now, answer = asyncio.get_running_loop().time(), self._hooks.answer()
         arrived = Arrival(
             at=now,
             wall_s=self._wall_at_start + now,
             life=self._life,
             address=address,
-            url=url,
-            headers=dict(headers),
-            body=body,
+            url=post.url,
+            headers=dict(post.headers),
+            body=post.body,
             answer=answer,
         )
         self._hooks.arrivals.append(arrived)
         if answer in {"stall", "lost"}:
             await asyncio.sleep(1e6)
         await asyncio.sleep(0.1)
-        return answer
+        return Answer(status=int(answer.removeprefix("http_") or 204))
 
     async def _connected_to(self, host: str) -> str:
         """As aiohttp does it: an address is connected to as it is, a name to what the resolver says."""
-        try:
-            return socket.inet_ntoa(socket.inet_aton(host))
-        except OSError:
-            found = await _GuardedResolver(_Names(self._hooks), self._forbidden).resolve(host)
-            return found[0]["host"]
+        if address := literal_address(host):
+            if is_forbidden(address):
+                raise ForbiddenAddress
+            return address
+        await asyncio.sleep(0.05)
+        ((*_, (address, _)),) = guarded(self._look_up, is_forbidden)(host, 80)
+        return str(address)
+
+    def _look_up(self, host: str, port: int) -> Found:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self._hooks.address_of(host), port))]
+
+    async def aclose(self) -> None:
+        """Nothing is open."""

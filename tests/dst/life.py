@@ -15,7 +15,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.runner import STOP_S, JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.store import StorageReporter
 from hearth.types import Lane, Sequence

@@ -7,18 +7,13 @@ import base64
 import hashlib
 import hmac
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import pytest
-from aiohttp import web
 
-from hearth.alerts.poster import FORBIDDEN_ADDRESS
-from hearth.backends.webhook_poster import HttpWebhookPoster
+from hearth.alerts.channels import Answer, Post
 from hearth.config.fields import signing_secret
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
@@ -161,97 +156,6 @@ def test_pauses_grow():
     assert [pause_s(attempts) for attempts in range(1, 10)] == [5, 30, 120, 600, 1800, 3600, 7200, 7200, 7200]
 
 
-# How they get there.
-
-
-@dataclass
-class Receiver:
-    """A real server; answers with the status that its path names, and keeps what came."""
-
-    url: str = ""
-    came: list[tuple[str, bytes, Mapping[str, str]]] = field(default_factory=list)
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.came.append((request.path, await request.read(), dict(request.headers)))
-        if request.path == "/never":
-            await asyncio.Event().wait()
-        if request.path == "/302":
-            return web.Response(status=302, headers={"Location": f"{self.url}/200"})
-        return web.Response(status=int(request.path[1:]))
-
-
-@asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
-    receiver, app = Receiver(), web.Application()
-    app.router.add_route("*", "/{path:.*}", receiver.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert runner.addresses
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield receiver
-    finally:
-        await runner.cleanup()
-
-
-@for_each(
-    ("path", "came"),
-    [
-        ("/200", ""),
-        ("/204", ""),
-        ("/302", "http_302"),
-        ("/404", "http_404"),
-        ("/410", "http_410"),
-        ("/500", "http_500"),
-        ("/never", "timeout"),
-    ],
-)
-async def test_what_a_receiver_answers_is_what_came_of_it_and_no_redirect_is_followed(path, came):
-    async with receiving() as receiver:
-        poster = HttpWebhookPoster(is_forbidden)
-        assert await poster.post(receiver.url + path, b"{}", {"webhook-id": "job_1"}, 0.5 if came == "timeout" else 30.0) == came
-        assert [(arrived, body, headers["webhook-id"]) for arrived, body, headers in receiver.came] == [(path, b"{}", "job_1")]
-
-
-async def test_a_closed_port_is_a_failure_without_the_url():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    assert await HttpWebhookPoster(is_forbidden).post(f"http://127.0.0.1:{port}/t0ken", b"{}", {}, 30.0) == "connect"
-
-
-def found(*addresses: str) -> Any:
-    """A name server that always says so."""
-
-    def lookup(host: str, port: int) -> list[tuple[Any, ...]]:
-        if not addresses:
-            raise socket.gaierror(socket.EAI_NONAME, "unknown")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
-
-    return lookup
-
-
-@for_each(
-    ("lookup", "came"),
-    [
-        (found("169.254.169.254"), FORBIDDEN_ADDRESS),
-        (found("127.0.0.1", "169.254.169.254"), FORBIDDEN_ADDRESS),
-        (found(), "dns"),
-    ],
-)
-async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(lookup, came):
-    async with receiving() as receiver:
-        port = receiver.url.rpartition(":")[2]
-        assert await HttpWebhookPoster(is_forbidden, lookup=lookup).post(f"http://hook.lan:{port}/200", b"{}", {}, 30.0) == came
-        assert receiver.came == []
-
-
-@for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
-async def test_an_address_in_any_spelling_is_checked_too(host):
-    assert await HttpWebhookPoster(is_forbidden).post(f"http://{host}:9/", b"{}", {}, 30.0) == FORBIDDEN_ADDRESS
-
-
 # How they are kept until they are taken.
 
 
@@ -263,10 +167,14 @@ class ScriptedPoster:
         self._slow_s = slow_s
         self.came: list[tuple[float, str, Mapping[str, str]]] = []
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
-        self.came.append((asyncio.get_running_loop().time(), url, headers))
-        await asyncio.sleep(self._slow_s.get(headers["webhook-id"], 0.0))
-        return self._said.pop(0) if len(self._said) > 1 else self._said[0]
+    async def post(self, post: Post, timeout_s: float) -> Answer:
+        self.came.append((asyncio.get_running_loop().time(), post.url, post.headers))
+        await asyncio.sleep(self._slow_s.get(post.headers["webhook-id"], 0.0))
+        said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
+        return Answer(failure=said) if said else Answer(status=204)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
 
 class Teller:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from hearth.events import BackendCameUp, BackendWentDown, Event
-from hearth.observability.records import BUCKET_S, DAY_S, Stats24h
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import BUCKET_S, DAY_S, EventFanout, Stats24h
 from hearth.types import EndedCount, Lane, Outcome
 from tests.observability.samples import Instants, all_kinds, ended, fact, interrupted, rejected, sample
 from tests.support.cases import for_each

@@ -19,7 +19,7 @@ from hearth.types import Lane, Priority
 _LATE = (
     "anyio._backends._asyncio",
     "encodings.idna",
-    "hearth.backends.webhook_poster",
+    "hearth.alerts.poster",
     "hearth.storage.migrations",
     "pydantic.v1",
     "uvicorn.lifespan.off",

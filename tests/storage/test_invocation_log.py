@@ -8,7 +8,7 @@ import pytest
 
 from hearth.clock import new_id
 from hearth.events import BackendWentDown
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, Outcome
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, Lane, Outcome
 from tests.storage.conftest import written
 from tests.storage.house import WALL
 from tests.storage.samples import ended, queued
@@ -19,7 +19,7 @@ async def test_a_row_says_what_the_event_said_with_calendar_instants(store):
     event = ended(7, at=998.0, status=502, cost_usd=0.25, **changed)
     store.invocations.emit(event)
     await written(store)
-    (row,) = await store.invocations.find(InvocationFilter())
+    (row,) = await store.invocations.find(limit=50)
     known = {"epoch": store.epoch, "chain_id": None, "accepted_wall_s": WALL - 12.0, "ended_wall_s": WALL - 2.0}
     assert row == Invocation(**{each.name: getattr(event, each.name) for each in fields(Invocation) if each.name not in known}, **known)
 
@@ -28,40 +28,40 @@ async def test_an_event_that_is_written_twice_is_one_row(store):
     store.invocations.emit(ended(1))
     store.invocations.emit(ended(1, caller="other"))
     await written(store)
-    assert [row.caller for row in await store.invocations.find(InvocationFilter())] == ["webui"]
+    assert [row.caller for row in await store.invocations.find(limit=50)] == ["webui"]
 
 
 async def test_a_question_is_answered_with_what_ended_just_before_it(store):
     store.invocations.emit(ended(1))
-    assert [row.sequence for row in await store.invocations.find(InvocationFilter())] == [1]
+    assert [row.sequence for row in await store.invocations.find(limit=50)] == [1]
 
 
 async def test_other_events_leave_no_row(store):
     store.invocations.emit(BackendWentDown(at=0.0, reason="refused"))
     await written(store)
-    assert await store.invocations.find(InvocationFilter()) == ()
+    assert await store.invocations.find(limit=50) == ()
 
 
 async def test_text_that_no_database_takes_is_escaped_instead_of_lost(store):
     store.invocations.emit(ended(1, model="bad\ud800name\0'; DROP TABLE swaps"))
     await written(store)
-    (row,) = await store.invocations.find(InvocationFilter())
+    (row,) = await store.invocations.find(limit=50)
     assert row.model == "bad\\ud800name\0'; DROP TABLE swaps"
 
 
 @pytest.mark.parametrize(
     ("wanted", "sequences"),
     [
-        (InvocationFilter(), [5, 4, 3, 2, 1]),
-        (InvocationFilter(limit=2), [5, 4]),
-        (InvocationFilter(limit=-1), []),
-        (InvocationFilter(caller="n8n"), [4, 2]),
-        (InvocationFilter(model="b"), [5, 4]),
-        (InvocationFilter(outcome=Outcome.CANCELLED), [3]),
-        (InvocationFilter(caller="n8n", model="b"), [4]),
-        (InvocationFilter(since_wall_s=WALL - 40.0), [5, 4, 3, 2]),
-        (InvocationFilter(until_wall_s=WALL - 20.0), [4, 3, 2, 1]),
-        (InvocationFilter(caller="nobody' OR 1=1 --"), []),
+        ({}, [5, 4, 3, 2, 1]),
+        ({"limit": 2}, [5, 4]),
+        ({"limit": -1}, []),
+        ({"caller": "n8n"}, [4, 2]),
+        ({"model": "b"}, [5, 4]),
+        ({"outcome": Outcome.CANCELLED}, [3]),
+        ({"caller": "n8n", "model": "b"}, [4]),
+        ({"since_wall_s": WALL - 40.0}, [5, 4, 3, 2]),
+        ({"until_wall_s": WALL - 20.0}, [4, 3, 2, 1]),
+        ({"caller": "nobody' OR 1=1 --"}, []),
     ],
 )
 async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(store, wanted, sequences):
@@ -71,7 +71,7 @@ async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(store
     store.invocations.emit(ended(4, at=980.0, caller="n8n", model="b"))
     store.invocations.emit(ended(5, at=990.0, model="b"))
     await written(store)
-    assert [row.sequence for row in await store.invocations.find(wanted)] == sequences
+    assert [row.sequence for row in await store.invocations.find(**{"limit": 50, **wanted})] == sequences
 
 
 async def test_a_clock_that_was_set_back_does_not_change_the_order(store, clock):
@@ -79,7 +79,7 @@ async def test_a_clock_that_was_set_back_does_not_change_the_order(store, clock)
     clock.wall_s -= 86_400.0
     store.invocations.emit(ended(2))
     await written(store)
-    assert [row.sequence for row in await store.invocations.find(InvocationFilter())] == [2, 1]
+    assert [row.sequence for row in await store.invocations.find(limit=50)] == [2, 1]
 
 
 async def test_counts_are_by_minute_lane_and_outcome_oldest_first(store):

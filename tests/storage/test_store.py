@@ -15,7 +15,6 @@ from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.retention import copy_into
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
-from hearth.types import InvocationFilter
 from tests.storage.conftest import written
 from tests.storage.house import Fuse, StoppedClock, open_database
 from tests.storage.samples import ended
@@ -28,7 +27,7 @@ async def test_what_was_emitted_is_there_after_a_restart_under_its_own_epoch(tmp
         store.invocations.emit(ended(1))
         assert await store.close(5.0)
     store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    assert [(row.epoch, row.sequence) for row in await store.invocations.find(InvocationFilter())] == [(2, 1), (1, 1)]
+    assert [(row.epoch, row.sequence) for row in await store.invocations.find(limit=50)] == [(2, 1), (1, 1)]
     await store.close(5.0)
 
 
@@ -91,13 +90,13 @@ async def test_an_owner_who_looks_in_with_a_shell_disturbs_nobody(store, tmp_pat
         store.invocations.emit(ended(2))
         await written(store)
         assert shell.execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (1,)
-    assert len(await store.invocations.find(InvocationFilter())) == 2
+    assert len(await store.invocations.find(limit=50)) == 2
 
 
 async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path):
     (tmp_path / "hearth.db").rename(tmp_path / "elsewhere.db")
     with pytest.raises(StorageUnavailable) as refused:
-        await store.invocations.find(InvocationFilter())
+        await store.invocations.find(limit=50)
     assert refused.value.fault is StorageFault.CANNOT_OPEN
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
 

@@ -18,7 +18,6 @@ from aiohttp import web
 from yarl import URL
 
 from hearth.alerts.channels import Answer, Post
-from hearth.alerts.poster import TIMEOUT_S
 
 
 @dataclass(frozen=True)
@@ -163,13 +162,13 @@ class MemoryPoster:
         self.latency_s = latency_s
         self.closed = False
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post, timeout_s: float) -> Answer:
         self.webhooks._enter()
         try:
             url = URL(post.url)
             reply = self.webhooks.take(url.path, url.query, post.headers, post.body)
             if reply.stall:
-                await asyncio.sleep(TIMEOUT_S)
+                await asyncio.sleep(timeout_s)
                 return Answer(failure="timeout")
             await asyncio.sleep(self.latency_s)
             if reply.reset:

@@ -26,7 +26,7 @@ from hearth.errors import HearthError
 from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, Sequence, Way, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for

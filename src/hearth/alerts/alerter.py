@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hearth import events as ev
-from hearth.alerts.channels import COMPOSERS, Answer, Message, Post
-from hearth.alerts.delivery import Poster, Target
-from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Severity, breached, budget, shown, starvation
+from hearth.alerts.channels import COMPOSERS, Message
+from hearth.alerts.delivery import LatePoster, Poster, Target
+from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Rule, Severity, breached, budget, shown, starvation
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
-from hearth.ports import EventSink
+from hearth.ports import EventSink, HandlingSink
 from hearth.types import Lane
 from hearth.types import Sequence as SequenceNumber
 
@@ -114,24 +114,7 @@ class Debouncer:
         return record
 
 
-class _LatePoster:
-    """The `Poster` of `hearth.alerts.poster`, imported in a thread with the first message: the HTTP client takes a fifth of a second."""
-
-    def __init__(self) -> None:
-        self._poster: Poster | None = None
-
-    async def post(self, post: Post) -> Answer:
-        if self._poster is None:
-            loaded = await asyncio.to_thread(importlib.import_module, "hearth.alerts.poster")
-            self._poster = self._poster or loaded.HttpPoster()
-        return await self._poster.post(post)
-
-    async def aclose(self) -> None:
-        if self._poster is not None:
-            await self._poster.aclose()
-
-
-class GatewayAlerter:
+class GatewayAlerter(HandlingSink):
     """An `EventSink` that alerts.
 
     The `alert_*` methods and `send_alert` may be called from the event loop at any time, also before `run`; they return whether a message
@@ -141,7 +124,7 @@ class GatewayAlerter:
     def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._poster = poster or _LatePoster()
+        self._poster = poster or LatePoster()
         self._targets = tuple(
             Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
         )
@@ -151,6 +134,7 @@ class GatewayAlerter:
         self._breaches: Callable[[float], Sequence[Breach]] = lambda _: ()
         self._wake = asyncio.Event()
         self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
+            **{kind: partial(self._send_all, rule) for kind, rule in RULES.items()},
             ev.RequestRejected: self._on_rejected,
             **dict.fromkeys((ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent), self._on_waiting),
             **dict.fromkeys((ev.ItemDispatched, ev.ItemEnded), self._on_not_waiting),
@@ -170,18 +154,6 @@ class GatewayAlerter:
         for target in self._targets:
             target.point_at(urls[target.name])
         self._wake.set()
-
-    def emit(self, event: ev.Event) -> None:
-        """See `EventSink`."""
-        if type(event) in RULES:
-            for alert in RULES[type(event)](event):
-                self.send_alert(alert)
-        if type(event) in self._handlers:
-            self._handlers[type(event)](event)
-
-    def handler_of(self, kind: type[ev.Event]) -> Callable[[Any], None] | None:
-        """See `SelectiveSink`."""
-        return self.emit if kind in RULES or kind in self._handlers else None
 
     def alert_rate_limited(self, caller: str, rejections: int, *, at: float | None = None) -> bool:
         """A caller was refused `rejections` times within 5 minutes."""
@@ -240,7 +212,7 @@ class GatewayAlerter:
         message = Message(alerts=(alert,), wall_at=self._clock.wall())
         answers = await asyncio.gather(*(target.test(message) for target in targets))
         return [
-            {"target": target.name, "host": target.host, "delivered": 200 <= (answer.status or 0) < 300, "answer": answer.name}
+            {"target": target.name, "host": target.host, "delivered": answer.delivered, "answer": answer.name}
             for target, answer in zip(targets, answers, strict=True)
         ]
 
@@ -258,6 +230,10 @@ class GatewayAlerter:
         """Send what still waits, within 2 seconds; to be called when `run` has ended."""
         await asyncio.gather(*(target.aclose(CLOSE_TIMEOUT_S) for target in self._targets))
         await self._poster.aclose()
+
+    def _send_all(self, rule: Rule, event: ev.Event) -> None:
+        for alert in rule(event):
+            self.send_alert(alert)
 
     def _deliver(self, alert: Alert) -> bool:
         if not self._has_target(alert.type):
@@ -296,6 +272,7 @@ class GatewayAlerter:
                 self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
+        self._send_all(RULES[ev.SwapCompleted], event)
         for breach in self._breaches(event.at):
             self.send_alert(breached(breach, event.at))
 

@@ -188,6 +188,10 @@ class Answer:
     failure: str = ""
 
     @property
+    def delivered(self) -> bool:
+        return 200 <= (self.status or 0) < 300
+
+    @property
     def name(self) -> str:
         """For logs and status: `http_204`, or the failure."""
         return self.failure if self.status is None else f"http_{self.status}"
@@ -208,7 +212,7 @@ def outcome_of(answer: Answer, wall_s: float) -> tuple[Outcome, float]:
     status, bucket = answer.status, answer.headers
     if status is None:
         return Outcome.RETRY, 0.0
-    if 200 <= status < 300:
+    if answer.delivered:
         is_last = bucket.get("x-ratelimit-remaining", "").strip() == "0"
         return Outcome.DELIVERED, _seconds(bucket.get("x-ratelimit-reset-after")) if is_last else 0.0
     if status == 429:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -24,15 +26,34 @@ POSTS_PER_MINUTE = 20
 MAX_ATTEMPTS = 5
 """Posts of one message before it is given up."""
 MAX_BACKOFF_S = 60.0
+POST_TIMEOUT_S = 10.0
 TEST_TIMEOUT_S = 25.0
 
 
 class Poster(Protocol):
     """Sends posts. Never raises but for cancellation."""
 
-    async def post(self, post: Post) -> Answer: ...
+    async def post(self, post: Post, timeout_s: float) -> Answer: ...
 
     async def aclose(self) -> None: ...
+
+
+class LatePoster:
+    """The `HttpPoster` of `alerts.poster`, imported in a thread with the first post: the HTTP client takes a fifth of a second."""
+
+    def __init__(self, *forbidden: Callable[[str], bool]) -> None:
+        self._forbidden = forbidden
+        self._poster: Poster | None = None
+
+    async def post(self, post: Post, timeout_s: float) -> Answer:
+        if self._poster is None:
+            loaded = await asyncio.to_thread(importlib.import_module, "hearth.alerts.poster")
+            self._poster = self._poster or loaded.HttpPoster(*self._forbidden)
+        return await self._poster.post(post, timeout_s)
+
+    async def aclose(self) -> None:
+        if self._poster is not None:
+            await self._poster.aclose()
 
 
 class Outbox:
@@ -250,7 +271,7 @@ class Target:
         url = self._url
         self._posted_at.append(self._clock.monotonic())
         try:
-            answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message))
+            answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
             self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
             return Outcome.REFUSED, Answer(failure="broken")

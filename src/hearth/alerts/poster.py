@@ -1,4 +1,4 @@
-"""Sends one post over HTTP and says what came back. Decides nothing, retries nothing, follows no redirect, uses no proxy.
+"""Sends one post over HTTP and says what came back. Retries nothing, follows no redirect, uses no proxy.
 
 The library's own texts name the URL, which is a secret: none of them leaves this module.
 """
@@ -6,12 +6,14 @@ The library's own texts name the URL, which is a secret: none of them leaves thi
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -19,7 +21,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hearth.alerts.channels import Answer, Post
 from hearth.types import __version__
 
-TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
 FORBIDDEN_ADDRESS = "forbidden_address"
 Found = list[tuple[Any, ...]]
@@ -66,49 +67,76 @@ class DaemonResolver(AbstractResolver):
             answer.get_loop().call_soon_threadsafe(lambda: None if answer.done() else settle())
 
 
-async def send(session: aiohttp.ClientSession, post: Post) -> Answer:
-    """Send a post. What goes wrong becomes the `failure` of the answer, in a word that names no address."""
-    try:
-        async with session.post(post.url, data=post.body, headers=post.headers, allow_redirects=False) as response:
-            body = await response.content.read(MAX_ANSWER_BYTES)
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(status=response.status, headers=headers, body=body)
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        words: dict[type[Exception], str] = {
-            TimeoutError: "timeout",
-            aiohttp.ClientSSLError: "tls",
-            aiohttp.ClientConnectorDNSError: "dns",
-            aiohttp.ClientConnectorError: "connect",
-        }
-        if isinstance(cause, ForbiddenAddress):
-            return Answer(failure=FORBIDDEN_ADDRESS)
-        return Answer(failure=next((word for kind, word in words.items() if isinstance(error, kind)), "broken"))
-
-
-def opened(resolver: AbstractResolver, timeout_s: float) -> aiohttp.ClientSession:
-    """A session with a connection per post, since a kept one may be dead when it is needed; `timeout_s`: for all of a post, 0 for ever."""
-    connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
-    timeout, headers = aiohttp.ClientTimeout(total=timeout_s), {"User-Agent": f"hearth-gateway/{__version__}"}
-    return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False, headers=headers)
-
-
 class HttpPoster:
-    """The `Poster` of alerts."""
+    """The `Poster` of alerts and of webhooks, with a connection per post, since a kept one may be dead when it is needed.
 
-    def __init__(self, *, timeout_s: float = TIMEOUT_S, lookup: Lookup = system_lookup) -> None:
-        self._timeout_s = timeout_s
+    Args:
+        forbidden: whether nothing may be sent to an address, however it is written and whatever name leads there.
+    """
+
+    def __init__(self, forbidden: Callable[[str], bool] = lambda _: False, *, lookup: Lookup = system_lookup) -> None:
+        self._forbidden = forbidden
         self._lookup = lookup
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, post: Post) -> Answer:
-        """Send it."""
+    async def post(self, post: Post, timeout_s: float) -> Answer:
+        """What goes wrong becomes the `failure` of the answer, in a word that names no address."""
+        address = literal_address(urlsplit(post.url).hostname or "")
+        if address and self._forbidden(address):
+            return Answer(failure=FORBIDDEN_ADDRESS)
         if self._session is None:
-            self._session = opened(DaemonResolver(self._lookup), self._timeout_s)
-        return await send(self._session, post)
+            connector = aiohttp.TCPConnector(resolver=DaemonResolver(guarded(self._lookup, self._forbidden)), force_close=True)
+            headers = {"User-Agent": f"hearth-gateway/{__version__}"}
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, headers=headers)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.post(
+                post.url, data=post.body, headers=post.headers, allow_redirects=False, timeout=timeout
+            ) as response:
+                body = await response.content.read(MAX_ANSWER_BYTES)
+                answered = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(status=response.status, headers=answered, body=body)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Answer(failure=_failure(error))
 
     async def aclose(self) -> None:
         """Close what is open; a later post opens it again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def guarded(lookup: Lookup, forbidden: Callable[[str], bool]) -> Lookup:
+    """The same; raises ForbiddenAddress for a name with a forbidden address. aiohttp connects to what this returns and to nothing else."""
+
+    def look_up(host: str, port: int) -> Found:
+        found = lookup(host, port)
+        if any(forbidden(address[0]) for *_, address in found):
+            raise ForbiddenAddress
+        return found
+
+    return look_up
+
+
+def literal_address(host: str) -> str:
+    """The address that a host is, empty for a name. aiohttp asks no resolver for one, and the system reads `0xa9fea9fe` as one too."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return ""
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ForbiddenAddress):
+        return FORBIDDEN_ADDRESS
+    words: dict[type[Exception], str] = {
+        TimeoutError: "timeout",
+        aiohttp.ClientSSLError: "tls",
+        aiohttp.ClientConnectorDNSError: "dns",
+        aiohttp.ClientConnectorError: "connect",
+    }
+    return next((word for kind, word in words.items() if isinstance(error, kind)), "broken")

@@ -20,7 +20,7 @@ from hearth.api.request import request_of
 from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048

@@ -26,7 +26,7 @@ from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, InvocationFilter, Outcome, RequestId, Sequence, canonical_model
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, Outcome, RequestId, Sequence, canonical_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class StatusPages:
         history, (since, until) = self._history(), self._between(query)
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"items": []}
-        wanted = InvocationFilter(
+        found = await history.find(
             caller=query.caller if caller.admin else caller.caller,
             model=None if query.model is None else canonical_model(query.model),
             outcome=query.outcome,
@@ -242,7 +242,7 @@ class StatusPages:
             until_wall_s=until,
             limit=query.limit,
         )
-        return {"items": [asdict(found) for found in await history.find(wanted)]}
+        return {"items": [asdict(each) for each in found]}
 
     async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
         """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
-import importlib
 import json
 import os
 import socket
 import struct
 import time
 import urllib.request
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from http.client import HTTPException
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.alerts.alerter import GatewayAlerter
+from hearth.alerts.delivery import LatePoster
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu import AmdCard, GpuThread
@@ -40,9 +38,9 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.jobs.webhooks import WebhookPoster, WebhookSender, is_forbidden
+from hearth.jobs.webhooks import WebhookSender, is_forbidden
 from hearth.observability.monitors import watch_disk, watch_loop_lag
-from hearth.observability.sinks import EventFanout
+from hearth.observability.records import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.scheduling.inputs import TimerFired
@@ -269,7 +267,7 @@ async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: As
     claude = ClaudeBackend()
     closing.push_async_callback(claude.aclose)
     open_cloud(gateway, claude, log)
-    open_jobs(gateway, log)
+    open_jobs(gateway, log, closing)
     gateway.show("storage", log.shown)
     gateway.cannot_write = log.trouble
     gateway.confirm_clock = log.calendar.confirm
@@ -303,24 +301,13 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
     gateway.on_reload(cloud.reloaded)
 
 
-class _LateWebhookPoster:
-    """A `WebhookPoster` that is made when the first message is sent: importing the HTTP client takes a tenth of a start."""
-
-    def __init__(self) -> None:
-        self._poster: WebhookPoster | None = None
-
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
-        if self._poster is None:
-            loaded = await asyncio.to_thread(importlib.import_module, "hearth.backends.webhook_poster")
-            self._poster = self._poster or loaded.HttpWebhookPoster(is_forbidden)
-        return await self._poster.post(url, body, headers, timeout_s)
-
-
-def open_jobs(gateway: Gateway, log: Store) -> None:
+def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
     """Take durable work, and tell of its ends; only with a store, since it must outlive the process."""
+    poster = LatePoster(is_forbidden)
+    closing.push_async_callback(poster.aclose)
     sender = WebhookSender(
         store=log.jobs,
-        poster=_LateWebhookPoster(),
+        poster=poster,
         settings=lambda: gateway.config.settings.jobs.webhooks,
         clock=gateway.clock,
         events=gateway.events,

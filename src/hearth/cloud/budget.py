@@ -17,8 +17,8 @@ from hearth.cloud.routing import caps_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType
 from hearth.errors import BudgetExceeded, StorageUnavailable
-from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached, Event
-from hearth.ports import Documents, EventSink, SpendLedger
+from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
+from hearth.ports import Documents, EventSink, HandlingSink, SpendLedger
 from hearth.types import Lane, nano_usd, usd
 
 RETRY_WRITE_S = 5.0
@@ -26,7 +26,7 @@ _TOLD = "budget.told"
 """The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money is gone."""
 
 
-class CloudBudget:
+class CloudBudget(HandlingSink):
     """Must live on one event loop. `run` has to be kept running; as an `EventSink` it notes which messages have arrived."""
 
     def __init__(
@@ -43,6 +43,7 @@ class CloudBudget:
         self._unwritten: dict[str, int] = {}
         self._recording: set[str] = set()
         self._wake = asyncio.Event()
+        self._handlers = {AlertSent: self._on_alert_sent}
 
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
@@ -102,15 +103,11 @@ class CloudBudget:
                 await asyncio.sleep(RETRY_WRITE_S)
                 self._wake.set()
 
-    def emit(self, event: Event) -> None:
+    def _on_alert_sent(self, event: AlertSent) -> None:
         """Note for the next process what the owner knows."""
-        if isinstance(event, AlertSent) and AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
+        if AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
             self._told_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
             self._documents.save(_TOLD, {"crossed_wall_s": self._told_wall_s})
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind is AlertSent else None
 
     def look_again(self) -> None:
         """Today may be another day."""

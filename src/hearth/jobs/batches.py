@@ -17,7 +17,7 @@ from hearth.jobs.batch_runner import BatchRunner
 from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S, JobHost
 from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs
-from hearth.observability.sinks import HandlingSink
+from hearth.ports import HandlingSink
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
 from hearth.types import BATCH_JOB_PREFIX, Lane

@@ -14,7 +14,7 @@ from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStop
 from hearth.job_types import Acceptance, Job, JobState, StoreLimits
 from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import JobHost, JobRunner, is_off_peak
-from hearth.observability.sinks import HandlingSink
+from hearth.ports import HandlingSink
 from hearth.storage.jobs import JobTable
 from hearth.types import MIB, Lane
 

@@ -13,11 +13,12 @@ import hmac
 import ipaddress
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 from urllib.parse import urlsplit
 
+from hearth.alerts.channels import Post
+from hearth.alerts.delivery import Poster
 from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
@@ -136,13 +137,6 @@ GONE = "http_410"
 """The receiver wants no more of it."""
 
 
-class WebhookPoster(Protocol):
-    """Posts once; says what came of it."""
-
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
-        """Empty where it was taken (2xx), else why not: `http_404`, `timeout`, `connect`, `forbidden_address`, ... Never raises."""
-
-
 class WebhookSender:
     """Delivers messages, the next due first, a few at a time for each host."""
 
@@ -150,7 +144,7 @@ class WebhookSender:
         self,
         *,
         store: JobTable,
-        poster: WebhookPoster,
+        poster: Poster,
         settings: Callable[[], WebhookSettings],
         clock: Clock,
         events: EventSink,
@@ -202,7 +196,8 @@ class WebhookSender:
         settings, reason, body = self._settings(), NOT_ALLOWED, body_of(delivery)
         if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
             headers = headers_of(delivery, body, settings.secret, self._clock.wall())
-            reason = await self._poster.post(delivery.url, body, headers, settings.timeout_s)
+            answer = await self._poster.post(Post(url=delivery.url, headers=headers, body=body), settings.timeout_s)
+            reason = "" if answer.delivered else answer.name
         try:
             await self._note(delivery, settings, delivery.attempts + 1, reason)
         except StorageUnavailable:

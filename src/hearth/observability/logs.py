@@ -92,7 +92,7 @@ class LogSink:
             self._output.put(line_of(event, wall_at))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """See `SelectiveSink`."""
+        """See `ports.HandlingSink`."""
         return self.emit if self._output.level <= kind.LEVEL else None
 
 

@@ -13,7 +13,7 @@ from hearth import events as ev
 from hearth.observability.gauges import Live, live_metrics
 from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS, FAMILIES, MODELS, OTHER, REASONS, LabelCap
 from hearth.observability.requests import Phase, seconds_of
-from hearth.observability.sinks import HandlingSink
+from hearth.ports import HandlingSink
 from hearth.types import Outcome, Way
 
 NOBODY = "unknown"

@@ -34,9 +34,8 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
-from hearth.observability.sinks import HandlingSink
 from hearth.observability.timeline import Timeline
-from hearth.ports import EventSink
+from hearth.ports import EventSink, HandlingSink
 from hearth.types import Invocation, Lane, Sequence
 
 TTL_S = 60.0

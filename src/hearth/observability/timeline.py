@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import count
 
 from hearth.events import ItemEnded, ItemInterrupted, RequestRejected, ResidencyDrifted, SwapCompleted, SwapFailed, SwapStarted
-from hearth.observability.sinks import HandlingSink
+from hearth.ports import HandlingSink
 from hearth.types import Invocation, Lane, LoggedSwap
 
 SPAN_S = 3600.0

@@ -35,7 +35,7 @@ from hearth.events import (
     ItemResent,
 )
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
-from hearth.observability.sinks import HandlingSink
+from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import SEVERAL_CALLERS, BackendCall, Headers, Lane, Outcome, Priority, RequestId, Sequence
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 from hearth.admission.limits import HOUR_S
 from hearth.errors import StorageUnavailable
-from hearth.events import Event, ItemEnded, ItemQueued, SwapCompleted, SwapFailed
+from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
+from hearth.ports import HandlingSink
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
 from hearth.storage.table import Table, Types, record
 from hearth.storage.usage import SWAPPED, USED, usage_shown
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, Lane, LoggedSwap, Outcome
 
 NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
@@ -62,22 +62,14 @@ limit holds). No request of a caller goes by such an id (`api.request`)."""
 
 
 @dataclass(kw_only=True, eq=False)
-class InvocationLog(Table):
+class InvocationLog(Table, HandlingSink):
     """Writes a row for every item that ends, and answers questions about them. Its methods raise StorageUnavailable."""
 
     _under_way: dict[int, ItemQueued] = field(default_factory=dict)
     """External items that have not ended and have no row in `admissions`."""
 
-    def emit(self, event: Event) -> None:
-        """Note an item that begins to wait, or has ended; every other event is ignored."""
-        handler = self.handler_of(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
-        handlers: dict[type[Event], Callable[[Any], None]] = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
-        return handlers.get(kind)
+    def __post_init__(self) -> None:
+        self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
 
     def _on_queued(self, event: ItemQueued) -> None:
         if event.lane is Lane.EXTERNAL:
@@ -114,19 +106,22 @@ class InvocationLog(Table):
 
         self.writer.post(note)
 
-    async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
-        """Rows that match, the latest written first, with those of all items that ended before."""
+    async def find(
+        self,
+        *,
+        caller: str | None = None,
+        model: str | None = None,
+        outcome: Outcome | None = None,
+        since_wall_s: float = 0.0,
+        until_wall_s: float | None = None,
+        limit: int,
+    ) -> tuple[Invocation, ...]:
+        """Rows that match, the latest written first, with those of all items that ended before; both instants are inclusive."""
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
                 await self.writer.submit(lambda _: None)
-        values = {
-            "caller": wanted.caller,
-            "model": wanted.model,
-            "outcome": wanted.outcome,
-            "since": wanted.since_wall_s,
-            "until": wanted.until_wall_s,
-            "limit": max(0, wanted.limit),
-        }
+        values: dict[str, object] = {"caller": caller, "model": model, "outcome": outcome}
+        values |= {"since": since_wall_s, "until": until_wall_s, "limit": max(0, limit)}
         return await self._select(lambda row: record(Invocation, row, _TYPES), _SELECT, values)
 
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
@@ -161,23 +156,20 @@ _TYPES_OF_SWAPS: Types = {"from_models": lambda text: tuple(json.loads(text)), "
 
 
 @dataclass(kw_only=True, eq=False)
-class SwapLog(Table):
+class SwapLog(Table, HandlingSink):
     """Writes a row for every swap that ends."""
 
     _number: int = 0
 
-    def emit(self, event: Event) -> None:
-        """Note a swap that has ended; every other event is ignored."""
-        if isinstance(event, SwapCompleted | SwapFailed):
-            self._number += 1
-            ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
-            ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
-            row = (self.epoch, self._number, ended_wall_s, json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
-            self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
+    def __post_init__(self) -> None:
+        self._handlers = {SwapCompleted: self._on_ended, SwapFailed: self._on_ended}
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind in (SwapCompleted, SwapFailed) else None
+    def _on_ended(self, event: SwapCompleted | SwapFailed) -> None:
+        self._number += 1
+        ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
+        ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
+        row = (self.epoch, self._number, ended_wall_s, json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
+        self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
 
 
 _SAVE = (

@@ -139,5 +139,5 @@ class EventChanges:
         self.counter.note()
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
+        """See `ports.HandlingSink`."""
         return None if issubclass(kind, _COUNTED_BY_THE_QUEUE) else self.emit
