@@ -67,7 +67,7 @@ class BatchHouse(JobHouse):
         calendar = believed(clock)
         self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
         self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
-        self.batches = Batches(files=self.files, store=self.table_of_batches, jobs=self.jobs, host=self.host)
+        self.batches = Batches(files=self.files, store=self.table_of_batches, jobs=self.jobs, worker=self.gateway.worker)
         self.gateway.batches = self.batches
         self.gateway.events.subscribe(self.batches)
         self.gateway.accompany("batches", self.batches.run)

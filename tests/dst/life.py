@@ -12,7 +12,7 @@ from hearth.errors import BackendGone, RateLimited
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
-from hearth.jobs.runner import STOP_S, JobHost
+from hearth.jobs.runner import STOP_S
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
@@ -79,17 +79,7 @@ class Life:
         )
         self.gateway.accompany("admissions", self.tables.invocations.run)
         self.cloud = self._cloud(claude)
-        self._host = JobHost(
-            worker=self.gateway.worker,
-            resolve=self.gateway.resolve,
-            ready=lambda: self.gateway.ready()[0],
-            config=lambda: self.gateway.config,
-            clock=self.clock,
-            events=self.gateway.events,
-            ended=lambda: None if self.telling is None else self.telling.wake(),
-            paused=lambda: self.gateway.orders.paused,
-        )
-        self.jobs = self.gateway.jobs = Jobs(store=self.tables.jobs, host=self._host)
+        self.jobs = self.gateway.jobs = Jobs(store=self.tables.jobs, worker=self.gateway.worker)
         self.gateway.events.subscribe(self.jobs)
         self.gateway.accompany("jobs", self.jobs.run)
         self.telling = None if hooks is None else self._telling(hooks)
@@ -124,12 +114,13 @@ class Life:
             clock=self.clock,
             events=self.gateway.events,
         )
+        self.gateway.events.subscribe(telling)
         self.gateway.accompany("webhooks of jobs", telling.run)
         return telling
 
     def _batches(self) -> Batches:
         gateway, tables = self.gateway, self.tables
-        batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, host=self._host)
+        batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker)
         gateway.events.subscribe(batches)
         gateway.accompany("batches", batches.run)
         gateway.accompany("forgotten files", batches.forget)

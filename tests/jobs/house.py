@@ -22,7 +22,6 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import Event, JobEnded, JobQueued
 from hearth.job_types import Acceptance, Job
 from hearth.jobs.queue import body_of
-from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.storage.jobs import JobTable
@@ -170,27 +169,13 @@ class JobHouse(House):
         super().__init__(*models, settings=settings or settings_with(), **more)
         self.disk = disk or Disk()
         self.table = self.disk.table(LoopClock())
-        self.told = 0
         self.moves = Moves()
-        self.host = JobHost(
-            worker=self.gateway.worker,
-            resolve=self.gateway.resolve,
-            ready=lambda: self.gateway.ready()[0],
-            config=lambda: self.gateway.config,
-            clock=self.gateway.clock,
-            events=self.gateway.events,
-            ended=self._tell,
-            paused=lambda: self.gateway.orders.paused,
-        )
-        self.jobs = Jobs(store=self.table, host=self.host)
-        self.door = TaskDoor(self.jobs, self.host)
+        self.jobs = Jobs(store=self.table, worker=self.gateway.worker)
+        self.door = TaskDoor(self.jobs, self.gateway.worker)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
         self.gateway.events.subscribe(self.moves)
         self.gateway.accompany("jobs", self.jobs.run)
-
-    def _tell(self) -> None:
-        self.told += 1
 
     async def accept(self, new: Job) -> Acceptance:
         return await self.jobs.accept(new)

@@ -17,8 +17,9 @@ from hearth.alerts.channels import Answer, Post
 from hearth.config.fields import signing_secret
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
-from hearth.events import WebhookDelivered, WebhookFailed
+from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
+from hearth.jobs.runner import named
 from hearth.jobs.webhooks import AT_ONCE, WebhookSender, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
@@ -191,7 +192,7 @@ class Teller:
         accepted = await self.table.add(job(job_id, webhook_url=url), StoreLimits(max_queued=99, max_bytes=1 << 20))
         await self.table.start(accepted.job.number)
         await self.table.end(accepted.job.number, JobEnd(state=JobState.COMPLETED))
-        self.telling.wake()
+        self.telling.emit(JobEnded(at=0.0, **named(job(job_id)), state="completed", reason="", attempts=1, total_s=1.0, status=200))
 
     async def state(self, job_id: str = "job_1") -> Webhook:
         found = await self.table.find(job_id)

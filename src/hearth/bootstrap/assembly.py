@@ -35,7 +35,6 @@ from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
-from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.jobs.webhooks import WebhookSender, is_forbidden
@@ -312,25 +311,16 @@ def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
         clock=gateway.clock,
         events=gateway.events,
     )
-    host = JobHost(
-        worker=gateway.worker,
-        resolve=gateway.resolve,
-        ready=lambda: gateway.ready()[0],
-        config=lambda: gateway.config,
-        clock=gateway.clock,
-        events=gateway.events,
-        ended=sender.wake,
-        paused=lambda: gateway.orders.paused,
-    )
-    jobs = Jobs(store=log.jobs, host=host)
-    gateway.jobs, gateway.tasks = jobs, TaskDoor(jobs, host)
+    jobs = Jobs(store=log.jobs, worker=gateway.worker)
+    gateway.jobs, gateway.tasks = jobs, TaskDoor(jobs, gateway.worker)
     gateway.accompany("tasks", gateway.tasks.run)
     gateway.events.subscribe(jobs)
+    gateway.events.subscribe(sender)
     gateway.accompany("jobs", jobs.run)
     gateway.accompany("forgotten jobs", jobs.forget)
     gateway.accompany("webhooks of jobs", sender.run)
     gateway.show("jobs", jobs.status)
-    batches = Batches(files=log.files, store=log.batches, jobs=jobs, host=host)
+    batches = Batches(files=log.files, store=log.batches, jobs=jobs, worker=gateway.worker)
     gateway.batches = batches
     gateway.events.subscribe(batches)
     gateway.accompany("batches", batches.run)

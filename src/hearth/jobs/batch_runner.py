@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from hearth.clock import new_id
 from hearth.errors import QueueFull
+from hearth.execution.runtime import Runtime
 from hearth.job_types import PART_BYTES, Batch, BatchLine, BatchStatus, EndedLine, Job, JobEnd, JobState, LineOutcome
 from hearth.jobs.batch_lines import request_in
-from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs, limits_of
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
@@ -88,11 +88,11 @@ def _count(usage: object, *names: str) -> int:
 class BatchRunner:
     """Batches in progress, and those that are about to end. `held`: the store had no room for the next request at the last step."""
 
-    def __init__(self, *, files: FileTable, batches: BatchTable, jobs: Jobs, host: JobHost) -> None:
+    def __init__(self, *, files: FileTable, batches: BatchTable, jobs: Jobs, runtime: Runtime) -> None:
         self._files = files
         self._batches = batches
         self._jobs = jobs
-        self._host = host
+        self._runtime = runtime
         self.held = False
 
     async def step(self, batch: Batch) -> bool:
@@ -107,7 +107,7 @@ class BatchRunner:
             return await self._wind_up(batch, batch.ending)
         if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed >= batch.total:
             return await self._batches.begin_end(batch.number, BatchStatus.COMPLETED)
-        if self._host.clock.wall() >= batch.expires_wall_s:
+        if self._runtime.clock.wall() >= batch.expires_wall_s:
             return await self._batches.begin_end(batch.number, BatchStatus.EXPIRED)
         await self._feed(batch)
         return False
@@ -123,7 +123,7 @@ class BatchRunner:
         return bool(lines) or bool(await self._batches.ended_lines(batch.number))
 
     async def _feed(self, batch: Batch) -> None:
-        limits = limits_of(self._host.config().settings, batch.lane)
+        limits = limits_of(self._runtime.config.settings, batch.lane)
         most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
         lines = _portion(await self._batches.lines_without_job(batch.number, most))
         if not lines:

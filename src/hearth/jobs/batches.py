@@ -10,14 +10,15 @@ import asyncio
 from contextlib import suppress
 
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
+from hearth.events import BatchEnded, BatchStarted, GatewayStopping, JobEnded
 from hearth.job_types import Batch, BatchStatus
 from hearth.jobs.batch_lines import Check
 from hearth.jobs.batch_runner import BatchRunner
 from hearth.jobs.queue import KeysInUse
-from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S, JobHost
+from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
 from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs
 from hearth.ports import HandlingSink
+from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
 from hearth.types import BATCH_JOB_PREFIX, Lane
@@ -29,12 +30,12 @@ GATHER_S = 0.2
 class Batches(HandlingSink):
     """Takes, cancels and runs batches; `files` and `store` are for those who only look or upload."""
 
-    def __init__(self, *, files: FileTable, store: BatchTable, jobs: Jobs, host: JobHost) -> None:
+    def __init__(self, *, files: FileTable, store: BatchTable, jobs: Jobs, worker: LLMQueueWorker) -> None:
         self.files = files
         self.store = store
         self._jobs = jobs
-        self._host = host
-        self._runner = BatchRunner(files=files, batches=store, jobs=jobs, host=host)
+        self._worker, self._runtime = worker, worker.runtime
+        self._runner = BatchRunner(files=files, batches=store, jobs=jobs, runtime=worker.runtime)
         self._keys = KeysInUse()
         self._checks: dict[int, Check] = {}
         self._open: tuple[Batch, ...] = ()
@@ -47,7 +48,7 @@ class Batches(HandlingSink):
 
     async def create(self, new: Batch) -> Batch:
         """Take a batch, on the disk on return, or the one of its idempotency key. Raises as `Jobs.accept`, and NotFound: no such file."""
-        settings = self._host.config().settings
+        settings = self._runtime.config.settings
         if self._stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
@@ -58,7 +59,7 @@ class Batches(HandlingSink):
         return accepted
 
     def _own_max_open(self, lane: Lane) -> int | None:
-        settings = self._host.config().settings
+        settings = self._runtime.config.settings
         shared = lane is Lane.EXTERNAL and settings.auth.keys
         return max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
 
@@ -129,11 +130,11 @@ class Batches(HandlingSink):
             self._doubtful[batch.number] = batch  # what was written last may be there
             raise
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one batch must not hold up the others
-            self._host.events.emit(InternalFault(at=self._host.clock.monotonic(), where="batch", detail=type(error).__name__))
+            self._runtime.report_fault("batch", error)
             return False
 
     async def _step(self, batch: Batch) -> bool:
-        if batch.status is BatchStatus.VALIDATING and self._host.clock.wall() < batch.expires_wall_s:
+        if batch.status is BatchStatus.VALIDATING and self._runtime.clock.wall() < batch.expires_wall_s:
             return await self._validate(batch)
         if await self._runner.step(batch):
             return True
@@ -147,8 +148,8 @@ class Batches(HandlingSink):
     async def _validate(self, batch: Batch) -> bool:
         check = self._checks.get(batch.number)
         if check is None:
-            settings = self._host.config().settings
-            check = Check(batch, files=self.files, batches=self.store, settings=settings, resolve=self._host.resolve)
+            settings = self._runtime.config.settings
+            check = Check(batch, files=self.files, batches=self.store, settings=settings, resolve=self._worker.watch.resolve)
             self._checks[batch.number] = check
         if await check.advance():
             return True
@@ -162,28 +163,28 @@ class Batches(HandlingSink):
         if now is None:
             return
         if before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
-            at, began = self._host.clock.monotonic(), now
+            at, began = self._runtime.clock.monotonic(), now
             started = BatchStarted(at=at, batch_id=began.batch_id, caller=began.caller, endpoint=began.endpoint, requests=began.total)
-            self._host.events.emit(started)
+            self._runtime.events.emit(started)
         if now.ended_wall_s is not None:
             self._emit_end(now)
 
     def _emit_end(self, batch: Batch) -> None:
-        self._host.events.emit(
+        self._runtime.events.emit(
             BatchEnded(
-                at=self._host.clock.monotonic(),
+                at=self._runtime.clock.monotonic(),
                 batch_id=batch.batch_id,
                 caller=batch.caller,
                 state=batch.status.value,
                 requests=batch.total,
                 completed=batch.completed,
                 failed=batch.failed,
-                total_s=max(0.0, self._host.clock.wall() - batch.created_wall_s),
+                total_s=max(0.0, self._runtime.clock.wall() - batch.created_wall_s),
             )
         )
 
     def _patience_s(self) -> float:
-        now = self._host.clock.wall()
+        now = self._runtime.clock.wall()
         soonest = min((batch.expires_wall_s - now for batch in self._open if batch.ending is None), default=LOOK_INTERVAL_S)
         return min(LOOK_INTERVAL_S, max(0.001, soonest))
 
@@ -191,7 +192,7 @@ class Batches(HandlingSink):
         """Delete what is expired, abandoned or deleted, a little at a time, until cancelled."""
         while True:
             self._deleted.clear()
-            before = self._host.clock.wall() - self._host.config().settings.batches.keep_files_days * DAY_S
+            before = self._runtime.clock.wall() - self._runtime.config.settings.batches.keep_files_days * DAY_S
             with suppress(StorageUnavailable):
                 for number in tuple(self._given_up):  # until the disk has taken it: what ends an upload is often the disk itself
                     await self.files.discard(number)

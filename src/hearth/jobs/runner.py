@@ -15,22 +15,18 @@ from itertools import islice
 from math import inf
 from typing import Any, TypedDict, TypeVar
 
-from hearth.clock import Clock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, JobSettings, Settings
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
-from hearth.events import InternalFault, ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
-from hearth.execution.request import Reply, Submission, Ticket
+from hearth.events import ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
+from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Group, Job, JobEnd, JobState, Startable, StartConditions
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
-from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import JobTable
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 
 T = TypeVar("T")
-Resolve = Callable[[str], Awaitable[str]]
 
 ALPHA = 0.3
 RETRY_S = 5.0
@@ -48,9 +44,8 @@ _CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
 class BackgroundTasks:
     """Tasks that run to their end, whether anybody waits for them or not."""
 
-    def __init__(self, clock: Clock, events: EventSink) -> None:
-        self._clock = clock
-        self._events = events
+    def __init__(self, report_fault: Callable[[str, BaseException], None]) -> None:
+        self._report_fault = report_fault
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -72,7 +67,7 @@ class BackgroundTasks:
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, HearthError):
-            self._events.emit(InternalFault(at=self._clock.monotonic(), where="jobs", detail=type(error).__name__))
+            self._report_fault("jobs", error)
 
 
 class Named(TypedDict):
@@ -88,18 +83,13 @@ def named(job: Job) -> Named:
     return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHost:
-    """What jobs need of the gateway; `ended` is called when a job has ended, `paused` is about external work, on the owner's order."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Cancel:
+    """A job that is being cancelled. `doubtful`: that was reported as failed, and may have been made all the same."""
 
-    worker: LLMQueueWorker
-    resolve: Resolve
-    ready: Callable[[], bool]
-    config: Callable[[], GatewayConfig]
-    clock: Clock
-    events: EventSink
-    ended: Callable[[], None]
-    paused: Callable[[], bool]
+    job: Job
+    asked_wall_s: float
+    doubtful: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -121,14 +111,14 @@ class Again:
     retry_s: float
 
 
-async def run_once(run: Run, job: Job, settings: Settings, submit: Callable[[Submission], Ticket], resolve: Resolve) -> JobEnd | Again:
+async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorker) -> JobEnd | Again:
     """Have a started job done once; what came of it. Raises nothing but defects."""
     try:
-        model = await resolve(job.model)
+        model = await worker.watch.resolve(job.model)
         new = await asyncio.to_thread(item_of, job, model, settings) if len(job.request) > LARGE_BYTES else item_of(job, model, settings)
         if run.cancelled:  # there was no item yet that could have been cancelled
             return _CANCELLED
-        run.ticket = submit(new)
+        run.ticket = worker.submit(new)
         head = await run.ticket.reply.head()
         body = await _whole(run.ticket.reply, int(settings.jobs.max_result_mib * MIB))
     except CallerGone:
@@ -183,22 +173,20 @@ def is_off_peak(job: Job, batches: BatchSettings) -> bool:
 class JobRunner:
     """The jobs that are on their way. `ended` counts since the start by caller and state; once `stopping`, no more jobs start."""
 
-    def __init__(self, store: JobTable, host: JobHost) -> None:
+    def __init__(self, store: JobTable, worker: LLMQueueWorker) -> None:
         self._store = store
-        self._host = host
+        self._worker, self._runtime = worker, worker.runtime
         self._runs: dict[str, Run] = {}
         self._suspects: set[int] = set()
         self._accepting: set[str] = set()
         self._startable: Startable | None = None
         self._new_groups: set[Group] = set()  # of jobs accepted since that was read
         self._stale = False
-        self._doubtful: dict[str, tuple[Job, float]] = {}
-        self._cancelling: Counter[str] = Counter()
-        self._told: set[str] = set()
+        self._cancels: dict[str, Cancel] = {}
         self._model, self._in_a_row = "", 0
         self._job_s: float | None = None
         self._wake = asyncio.Event()
-        self.tasks = BackgroundTasks(host.clock, host.events)
+        self.tasks = BackgroundTasks(worker.runtime.report_fault)
         self.ended: Counter[tuple[str, str]] = Counter()
         self.stopping = False
 
@@ -221,7 +209,15 @@ class JobRunner:
 
     def announce(self, job: Job) -> None:
         """A new job is on the disk."""
-        self._host.events.emit(JobQueued(at=self._host.clock.monotonic(), **named(job), waiting=self._store.queued))
+        self._runtime.events.emit(JobQueued(at=self._runtime.clock.monotonic(), **named(job), waiting=self._store.queued))
+
+    def ready(self) -> bool:
+        """Whether the gateway and the model server take work now."""
+        return self._worker.watch.up and not self._worker.doors.draining and not self.stopping
+
+    def is_paused(self, job: Job) -> bool:
+        """Whether it waits for the owner to let external work go on."""
+        return job.lane is Lane.EXTERNAL and self._worker.scheduler.state.orders.paused
 
     def running(self) -> list[Job]:
         """The jobs in the GPU's queue or on the GPU, the longest there first."""
@@ -244,8 +240,8 @@ class JobRunner:
 
     def start_at_once(self, job: Job) -> bool:
         """Have a new job go right on to the GPU's queue, where nothing is ahead of it; False where it waits."""
-        config, wall_s = self._host.config(), self._host.clock.wall()
-        waits = (job.not_before_wall_s or 0.0) > wall_s or (job.off_peak and config.is_active_hours(wall_s)) or self._is_paused(job)
+        config, wall_s = self._runtime.config, self._runtime.clock.wall()
+        waits = (job.not_before_wall_s or 0.0) > wall_s or (job.off_peak and config.is_active_hours(wall_s)) or self.is_paused(job)
         if job.position != 0 or waits or self._suspects or not self._may_start() or next_job([job], [], self.running(), None) is None:
             return False
         self._start(job)
@@ -260,37 +256,28 @@ class JobRunner:
 
     async def cancel(self, job: Job) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: it is tried again, and may be asked again."""
-        job_id, asked_wall_s = job.job_id, self._host.clock.wall()
-        self._cancelling[job_id] += 1
+        cancel = self._cancels.setdefault(job.job_id, Cancel(job=job, asked_wall_s=self._runtime.clock.wall()))
         try:
-            made = cancelled = await self._store.cancel(job_id)
-            if not made and job_id in self._doubtful:
-                found = await self._store.find(job_id)
-                since = self._doubtful[job_id][1] if job_id in self._doubtful else asked_wall_s
-                cancelled = found is not None and found.state is JobState.CANCELLED and (found.ended_wall_s or 0.0) >= since
-            if job_id in self._told:  # meanwhile, by another cancel or by its run
-                return made
-            self._doubtful.pop(job_id, None)
-            if cancelled:
-                self._cancelled(job)
+            made = cancelled = await self._store.cancel(job.job_id)
+            if not made and cancel.doubtful:
+                found = await self._store.find(job.job_id)
+                ended_wall_s = 0.0 if found is None or found.state is not JobState.CANCELLED else found.ended_wall_s or 0.0
+                cancelled = ended_wall_s >= cancel.asked_wall_s
         except StorageUnavailable:
-            if job_id not in self._told and not job.state.is_end:
-                self._doubtful.setdefault(job_id, (job, asked_wall_s))
+            cancel.doubtful = True
             raise
-        finally:
-            self._cancelling[job_id] -= 1
-            if not self._cancelling[job_id]:
-                del self._cancelling[job_id]
-                self._told.discard(job_id)
-        return cancelled
+        is_first = self._cancels.pop(job.job_id, None) is cancel  # to learn of its end: no other cancel, nor its run
+        if cancelled and is_first:
+            self._cancelled(job)
+        return made or (cancelled and is_first)
 
-    def doubtful_of(self, caller: str) -> tuple[Job, ...]:
-        """A caller's jobs of which a cancel was reported as failed, and may have been made."""
-        return tuple(job for job, _ in self._doubtful.values() if job.caller == caller)
+    def doubtful(self, caller: str | None = None) -> list[Job]:
+        """The jobs of a caller, or of all, of which a cancel was reported as failed, and may have been made."""
+        return [each.job for each in self._cancels.values() if each.doubtful and caller in {None, each.job.caller}]
 
     async def cancel_doubtful(self) -> None:
         """Cancel them. Raises StorageUnavailable."""
-        for job, _ in tuple(self._doubtful.values()):
+        for job in self.doubtful():
             await self.cancel(job)
 
     def _cancelled(self, job: Job) -> None:
@@ -300,7 +287,7 @@ class JobRunner:
         if run is not None:
             run.cancelled = True
             if run.ticket is not None:
-                self._host.worker.cancel(run.ticket.sequence)
+                self._worker.cancel(run.ticket.sequence)
         self._emit_end(job, _CANCELLED, job.attempts)
 
     async def run(self) -> None:
@@ -325,8 +312,8 @@ class JobRunner:
         for job in left.failed:
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
         if left.queued or left.failed:
-            requeued, now = len(left.suspects), self._host.clock.monotonic()
-            self._host.events.emit(JobsRecovered(at=now, queued=left.queued - requeued, requeued=requeued, failed=len(left.failed)))
+            requeued, now = len(left.suspects), self._runtime.clock.monotonic()
+            self._runtime.events.emit(JobsRecovered(at=now, queued=left.queued - requeued, requeued=requeued, failed=len(left.failed)))
 
     async def _feed(self) -> float:
         """Start what may start; seconds until there may be more though nothing happens."""
@@ -336,7 +323,7 @@ class JobRunner:
             while self._may_start():
                 job, due_wall_s = await self._next()
                 if job is None:
-                    return pause_s if due_wall_s is None else min(pause_s, max(due_wall_s - self._host.clock.wall(), 0.001))
+                    return pause_s if due_wall_s is None else min(pause_s, max(due_wall_s - self._runtime.clock.wall(), 0.001))
                 self._start(job)
         except StorageUnavailable:
             pause_s = STORE_RETRY_S
@@ -356,12 +343,9 @@ class JobRunner:
 
     def _may_start(self) -> bool:
         """Whether there is room for a job; what the owner has paused keeps no other from it. A suspect runs alone."""
-        taken = sum(not self._is_paused(run.job) for run in self._runs.values())
+        taken = sum(not self.is_paused(run.job) for run in self._runs.values())
         suspect = any(run.suspect for run in self._runs.values())
-        return not self.stopping and not suspect and taken < self._settings.max_in_queue and self._host.ready()
-
-    def _is_paused(self, job: Job) -> bool:
-        return job.lane is Lane.EXTERNAL and self._host.paused()
+        return not suspect and taken < self._settings.max_in_queue and self.ready()
 
     async def _next(self) -> tuple[Job | None, float | None]:
         """The job to start now, if any, and the next instant at which one may start that may not yet."""
@@ -370,22 +354,22 @@ class JobRunner:
             return None, None
         suspects = list(filter(self._is_ready, found.suspects))
         heads = [job for waiting in found.groups.values() for job in islice(filter(self._is_ready, waiting), 1)]
-        running, served = self.running(), self._host.worker.tracker.loaded_model
+        running, served = self.running(), self._worker.tracker.loaded_model
         if served and not running and served != self._model:
             self._model, self._in_a_row = served, 0
         job = next_job(heads, suspects, running, self._model if self._in_a_row < BATCH_LIMIT else None)
         return job, found.next_due_wall_s
 
     def _is_ready(self, job: Job) -> bool:
-        return job.job_id not in self._accepting and job.job_id not in self._runs and not self._is_paused(job)
+        return job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)
 
     async def _known(self) -> Startable:
         """What may start; asked anew where that may be more than the last answer, which serves hundreds of starts from a deep queue."""
-        config, wall_s = self._host.config(), self._host.clock.wall()
+        config, wall_s = self._runtime.config, self._runtime.clock.wall()
         now = StartConditions(
             off_peak=not config.is_active_hours(wall_s),
             batches_off_peak=config.settings.batches.window == "offpeak",
-            paused=self._host.paused(),
+            paused=self._worker.scheduler.state.orders.paused,
         )
         known = None if self._stale else self._startable
         if known is not None and known.conditions == now and self._new_groups <= known.full and wall_s < (known.next_due_wall_s or inf):
@@ -410,17 +394,17 @@ class JobRunner:
             return
         if job is None or run.cancelled:
             return
-        began_at, waited_s = self._host.clock.monotonic(), self._host.clock.wall() - job.accepted_wall_s
-        self._host.events.emit(JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s)))
+        began_at, waited_s = self._runtime.clock.monotonic(), self._runtime.clock.wall() - job.accepted_wall_s
+        self._runtime.events.emit(JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s)))
         try:
-            came = await run_once(run, job, self._host.config().settings, self._host.worker.submit, self._host.resolve)
+            came = await run_once(run, job, self._runtime.config.settings, self._worker)
         except Exception as error:  # noqa: BLE001 - supervision point: a defect must not leave a job without an end
-            self._host.events.emit(InternalFault(at=self._host.clock.monotonic(), where="job", detail=type(error).__name__))
+            self._runtime.report_fault("job", error)
             came = JobEnd(state=JobState.FAILED, reason="internal_error", error="something went wrong inside Hearth")
         finally:
             if run.ticket is not None:
-                self._host.worker.cancel(run.ticket.sequence)
-        await self._settle(run, came, job.attempts, self._host.clock.monotonic() - began_at)
+                self._worker.cancel(run.ticket.sequence)
+        await self._settle(run, came, job.attempts, self._runtime.clock.monotonic() - began_at)
 
     async def _settle(self, run: Run, came: JobEnd | Again, attempt: int, ran_s: float) -> None:
         if run.cancelled:
@@ -436,7 +420,6 @@ class JobRunner:
     async def _end(self, run: Run, came: JobEnd, attempt: int) -> None:
         if not await self._until_written(lambda: self._store.end(run.job.number, came)):
             # It has ended before: as `came`, in a commit that was reported as failed, or it was cancelled.
-            await asyncio.sleep(0)  # whose cancel was in the same commit comes first, and says so
             found = await self._until_written(lambda: self._store.find(run.job.job_id))
             if not run.cancelled and found is not None and found.state is JobState.CANCELLED:
                 came = _CANCELLED
@@ -445,12 +428,12 @@ class JobRunner:
 
     async def _return(self, run: Run, again: Again, attempt: int) -> None:
         """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
-        due = self._host.clock.wall() + again.retry_s if again.retry_s > 0 else None
+        due = self._runtime.clock.wall() + again.retry_s if again.retry_s > 0 else None
         await self._until_written(lambda: self._store.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
         self._stale = True
         if not run.cancelled and not self.stopping:
-            now = self._host.clock.monotonic()
-            self._host.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
+            now = self._runtime.clock.monotonic()
+            self._runtime.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
 
     @staticmethod
     async def _until_written(write: Callable[[], Awaitable[T]]) -> T:
@@ -462,15 +445,13 @@ class JobRunner:
                 await asyncio.sleep(STORE_RETRY_S)
 
     def _emit_end(self, job: Job, end: JobEnd, attempts: int) -> None:
-        """The end of a job is recorded. Nothing more is told of it, whatever comes of those who are cancelling it now."""
-        self._doubtful.pop(job.job_id, None)
-        if job.job_id in self._cancelling:
-            self._told.add(job.job_id)
+        """The end of a job is recorded. Nothing more is emitted of it, whatever comes of those who are cancelling it now."""
+        self._cancels.pop(job.job_id, None)
         self.ended[job.caller, end.state.value] += 1
-        total_s = max(0.0, self._host.clock.wall() - job.accepted_wall_s)
-        self._host.events.emit(
+        total_s = max(0.0, self._runtime.clock.wall() - job.accepted_wall_s)
+        self._runtime.events.emit(
             JobEnded(
-                at=self._host.clock.monotonic(),
+                at=self._runtime.clock.monotonic(),
                 **named(job),
                 state=end.state.value,
                 reason=end.reason,
@@ -479,8 +460,7 @@ class JobRunner:
                 status=end.status,
             )
         )
-        self._host.ended()
 
     @property
     def _settings(self) -> JobSettings:
-        return self._host.config().settings.jobs
+        return self._runtime.config.settings.jobs

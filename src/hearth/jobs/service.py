@@ -13,8 +13,9 @@ from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, Job, JobState, StoreLimits
 from hearth.jobs.queue import KeysInUse
-from hearth.jobs.runner import JobHost, JobRunner, is_off_peak
+from hearth.jobs.runner import JobRunner, is_off_peak
 from hearth.ports import HandlingSink
+from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import JobTable
 from hearth.types import MIB, Lane
 
@@ -29,10 +30,10 @@ _MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded
 class Jobs(HandlingSink):
     """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
 
-    def __init__(self, *, store: JobTable, host: JobHost) -> None:
+    def __init__(self, *, store: JobTable, worker: LLMQueueWorker) -> None:
         self.store = store
-        self.runner = JobRunner(store, host)
-        self._host = host
+        self.runner = JobRunner(store, worker)
+        self._runtime = worker.runtime
         self._keys = KeysInUse()
         self._handlers = {
             GatewayStopping: self._on_stopping,
@@ -49,7 +50,7 @@ class Jobs(HandlingSink):
         StorageUnavailable: where it has an idempotency key or a job key it may have been taken, and asking again with that makes sure.
         """
         if self.runner.stopping:
-            raise ShuttingDown(retry_after_s=self._host.config().settings.server.shutdown_grace_s)
+            raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
         with self._keys.use(new.caller, new.idempotency_key):
@@ -57,7 +58,7 @@ class Jobs(HandlingSink):
 
     async def _add(self, new: Job) -> Acceptance:
         with self.runner.accepting([new]):
-            accepted = await self.store.add(new, limits_of(self._host.config().settings, new.lane))
+            accepted = await self.store.add(new, limits_of(self._runtime.config.settings, new.lane))
             if accepted.is_new:
                 self.runner.announce(accepted.job)
         if accepted.is_new and self.runner.start_at_once(accepted.job):
@@ -83,7 +84,7 @@ class Jobs(HandlingSink):
         return await asyncio.shield(self.runner.tasks.start(self._cancel_all(caller)))
 
     async def _cancel_all(self, caller: str) -> int:
-        ended = sum(await asyncio.gather(*map(self.cancel, self.runner.doubtful_of(caller))))
+        ended = sum(await asyncio.gather(*map(self.cancel, self.runner.doubtful(caller))))
         while found := await self.store.list_jobs(caller=caller, unended=True, limit=CANCELLED_TOGETHER):
             ended += sum(await asyncio.gather(*map(self.cancel, found)))
             if len(found) < CANCELLED_TOGETHER:
@@ -92,9 +93,9 @@ class Jobs(HandlingSink):
 
     def estimated_start_s(self, job: Job) -> float | None:
         """Seconds until a waiting job starts; None for any other, and where nothing tells, as while the model server is down."""
-        if job.position is None or not self._host.ready() or (job.lane is Lane.EXTERNAL and self._host.paused()):
+        if job.position is None or not self.runner.ready() or self.runner.is_paused(job):
             return None
-        config, wall_s = self._host.config(), self._host.clock.wall()
+        config, wall_s = self._runtime.config, self._runtime.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
         change = config.next_mode_change(wall_s) if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s) else None
         return self.runner.start_s(job.position, earliest_s if change is None else max(earliest_s, change - wall_s))
@@ -120,7 +121,7 @@ class Jobs(HandlingSink):
     async def forget(self) -> None:
         """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""
         while True:
-            before = self._host.clock.wall() - self._host.config().settings.jobs.keep_results_days * DAY_S
+            before = self._runtime.clock.wall() - self._runtime.config.settings.jobs.keep_results_days * DAY_S
             with suppress(StorageUnavailable):
                 while await self.store.forget(before):
                     pass
@@ -128,7 +129,7 @@ class Jobs(HandlingSink):
 
     def off_peak_comes(self) -> bool:
         """Whether there are hours that are not active ones."""
-        config, wall_s = self._host.config(), self._host.clock.wall()
+        config, wall_s = self._runtime.config, self._runtime.clock.wall()
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
 
 

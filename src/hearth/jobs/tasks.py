@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from hearth.clock import new_id
 from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown
-from hearth.events import InternalFault
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
-from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
+from hearth.queue.worker import LLMQueueWorker
 from hearth.types import JOB_PREFIX, Lane, Priority
 
 CALLER = Lane.INTERNAL.value
@@ -35,9 +34,9 @@ class Submitted:
 class TaskDoor:
     """Sorts tasks by their type. Must be used on the gateway's event loop."""
 
-    def __init__(self, jobs: Jobs, host: JobHost) -> None:
+    def __init__(self, jobs: Jobs, worker: LLMQueueWorker) -> None:
         self._jobs = jobs
-        self._host = host
+        self._worker, self._runtime = worker, worker.runtime
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[str, tuple[str, str | None]] = {}
         self._closed = False
@@ -72,10 +71,10 @@ class TaskDoor:
     ) -> Submitted:
         if request is None:
             raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
-        settings = self._host.config().settings
+        settings = self._runtime.config.settings
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
-        model = await self._host.resolve(envelope_of(path, body, settings).model)
+        model = await self._worker.watch.resolve(envelope_of(path, body, settings).model)
         listed = settings.priority_map.get(task_type, settings.jobs.priority)
         accepted = await self._jobs.accept(
             Job(
@@ -116,8 +115,7 @@ class TaskDoor:
     def _ended(self, task_id: str, task_type: str, error: BaseException | None) -> None:
         self._running.pop(task_id, None)
         if error is not None:
-            where = f"task {task_type}"
-            self._host.events.emit(InternalFault(at=self._host.clock.monotonic(), where=where, detail=type(error).__name__))
+            self._runtime.report_fault(f"task {task_type}", error)
 
     async def run(self) -> None:
         """Until cancelled, tasks may start; one that runs then ends by itself."""
@@ -130,4 +128,4 @@ class TaskDoor:
 
     @property
     def _settings(self) -> JobSettings:
-        return self._host.config().settings.jobs
+        return self._runtime.config.settings.jobs

@@ -22,9 +22,9 @@ from hearth.alerts.delivery import Poster
 from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
-from hearth.events import WebhookDelivered, WebhookFailed
+from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.ports import EventSink
+from hearth.ports import EventSink, HandlingSink
 from hearth.storage.jobs import JobTable
 
 BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
@@ -137,8 +137,8 @@ GONE = "http_410"
 """The receiver wants no more of it."""
 
 
-class WebhookSender:
-    """Delivers messages, the next due first, a few at a time for each host."""
+class WebhookSender(HandlingSink):
+    """Delivers messages, the next due first, a few at a time for each host. Subscribe it to the events of the gateway."""
 
     def __init__(
         self,
@@ -156,10 +156,7 @@ class WebhookSender:
         self._events = events
         self._wake = asyncio.Event()
         self._under_way: dict[str, str | None] = {}
-
-    def wake(self) -> None:
-        """A job has ended."""
-        self._wake.set()
+        self._handlers = {JobEnded: lambda _: self._wake.set()}
 
     async def run(self) -> None:
         """Deliver until cancelled; an attempt that is cut off is made again at the next start."""
