@@ -375,6 +375,19 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_a
 
 
 @in_virtual_time
+async def test_a_stop_before_the_disk_has_taken_the_recovery_leaves_no_task_of_a_job_behind():
+    disk = Disk()
+    disk.broken_writes = True
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        await sleep_until(0.5)
+        disk.broken_writes = False
+        await house.accept(job(service_s=50.0))
+        await sleep_until(1.0)
+        disk.broken_writes = True
+    assert disk.rows("SELECT state, attempts FROM jobs") == [("running", 1)]
+
+
+@in_virtual_time
 async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_not_those_in_its_queue():
     async with JobHouse("a", resident=("a",), settings=settings_with(gpu={"parallel": 1})) as house:
         for n in range(3):

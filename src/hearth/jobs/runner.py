@@ -292,8 +292,8 @@ class JobRunner:
 
     async def run(self) -> None:
         """Settle what earlier processes left, then feed until cancelled; then wait a little for what is still to be written."""
-        await self._recover()
         try:
+            await self._recover()
             while True:
                 self._wake.clear()
                 pause_s = await self._feed()
