@@ -16,7 +16,6 @@ from hearth.jobs.runner import STOP_S
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
-from hearth.scheduling.inputs import TimerFired
 from hearth.storage.store import StorageReporter
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
@@ -88,20 +87,8 @@ class Life:
 
     def _cloud(self, claude: FakeClaude) -> Cloud:
         gateway = self.gateway
-        cloud = gateway.cloud = Cloud(
-            config=lambda: gateway.config,
-            backend=claude,
-            prices=NoPrices(),
-            budget=self.purse,
-            clock=self.clock,
-            events=gateway.events,
-            registry=gateway.worker.registry,
-            doors=gateway.worker.doors,
-            state=gateway.worker.scheduler.state,
-            resolve=gateway.resolve,
-            changed=lambda: gateway.worker.post(TimerFired()),
-        )
-        gateway.accompany("cloud", cloud.run)
+        cloud = gateway.cloud = Cloud(gateway.worker, backend=claude, prices=NoPrices(), budget=self.purse)
+        gateway.accompany("cloud", self.purse.run)
         gateway.on_reload(cloud.reloaded)
         return cloud
 

@@ -42,7 +42,6 @@ from hearth.observability.monitors import watch_disk, watch_loop_lag
 from hearth.observability.records import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
-from hearth.scheduling.inputs import TimerFired
 from hearth.storage.opening import Connect, connect_writer, database_path, open_directory, tighten_own_directory
 from hearth.storage.retention import DAY_S
 from hearth.storage.store import StorageReporter, Store
@@ -280,22 +279,10 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
         ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config
     )
     gateway.events.subscribe(budget)
-    cloud = Cloud(
-        config=lambda: gateway.config,
-        backend=claude,
-        prices=ClaudePrices(),
-        budget=budget,
-        clock=gateway.clock,
-        events=gateway.events,
-        registry=gateway.worker.registry,
-        doors=gateway.worker.doors,
-        state=gateway.worker.scheduler.state,
-        resolve=gateway.resolve,
-        changed=lambda: gateway.worker.post(TimerFired()),
-    )
+    cloud = Cloud(gateway.worker, backend=claude, prices=ClaudePrices(), budget=budget)
     gateway.cloud = cloud
     gateway.worker.cloud = cloud.take_trusted
-    gateway.accompany("cloud", cloud.run)
+    gateway.accompany("cloud", budget.run)
     gateway.show("cloud", cloud.status)
     gateway.on_reload(cloud.reloaded)
 

@@ -7,12 +7,10 @@ Each is a task of its own, and its cost is settled when that task is over, howev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
 from hearth.admission.auth import Identity
-from hearth.clock import Clock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.calls import Call
 from hearth.cloud.routing import Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
@@ -21,15 +19,14 @@ from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.dialects.claude.stream import Meter
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
-from hearth.events import CloudCameUp, CloudWentDown, InternalFault
+from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.queue import status
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState
-from hearth.queue.registry import Registry
-from hearth.scheduling.state import State
-from hearth.types import MIB, CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
+from hearth.queue.worker import LLMQueueWorker
+from hearth.scheduling.inputs import TimerFired
+from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
@@ -74,43 +71,14 @@ _LAST_STEPS_S = 5.0
 
 
 class Cloud:
-    """Requests that Claude answers. Must live on one event loop; `run` has to be kept running.
+    """Requests of the worker's that Claude answers. Must live on the worker's event loop, with `budget.run` beside it."""
 
-    Args:
-        state: the scheduler's, to read: is the backend up, how long is the wait.
-        resolve: the installed name of a model; raises ModelNotFound.
-        changed: called when the status shows something new.
-    """
-
-    def __init__(
-        self,
-        *,
-        config: Callable[[], GatewayConfig],
-        backend: CloudBackend,
-        prices: PriceList,
-        budget: CloudBudget,
-        clock: Clock,
-        events: EventSink,
-        registry: Registry,
-        doors: AdmissionState,
-        state: State,
-        resolve: Callable[[str], Awaitable[str]],
-        changed: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._backend = backend
-        self._prices = prices
-        self._budget = budget
-        self._clock = clock
-        self._events = events
-        self._registry = registry
-        self._doors = doors
-        self._state = state
-        self._forecaster = Forecaster(state)
-        self._resolve = resolve
-        self._changed = changed
+    def __init__(self, worker: LLMQueueWorker, *, backend: CloudBackend, prices: PriceList, budget: CloudBudget) -> None:
+        self._worker, self._backend, self._prices, self._budget = worker, backend, prices, budget
+        self._runtime, self._registry, self._clock = worker.runtime, worker.registry, worker.runtime.clock
+        self._forecaster = Forecaster(self._runtime.state)
         self._calls: dict[Sequence, Call] = {}
-        self._health = CloudHealth(events)
+        self._health = CloudHealth(self._runtime.events)
         self._stopping = False
 
     def open_to(self, identity: Identity) -> bool:
@@ -150,10 +118,10 @@ class Cloud:
         name = new.item.model
         if new.item.model is not None:
             try:
-                name = await self._resolve(new.item.model)
+                name = await self._worker.watch.resolve(new.item.model)
             except ModelNotFound:
                 return None if self._is_down() else Why.NOT_LOCAL
-        if self._state.down_since is not None:
+        if self._runtime.state.down_since is not None:
             return Why.BACKEND_DOWN
         limit_s = self._settings.when_wait_over_s
         if limit_s is None:
@@ -180,7 +148,9 @@ class Cloud:
         except HearthError:
             self._budget.close(reservation, 0)
             raise
-        work = self._numbered(replace(new, item=replace(item, streaming=request.streaming)), model)
+        new, now = replace(new, item=replace(item, streaming=request.streaming)), self._clock.monotonic()
+        work = self._registry.number(new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave)
+        work.model = model
         accepted = Call(
             work=work,
             settings=cloud,
@@ -199,9 +169,9 @@ class Cloud:
 
     def _check_open(self) -> None:
         """After each wait on the way in, since the owner may have given an order meanwhile."""
-        self._doors.check()
+        self._worker.doors.check()
         if self._stopping:
-            raise ShuttingDown(retry_after_s=self._config().settings.server.shutdown_grace_s)
+            raise ShuttingDown(retry_after_s=self._runtime.settings.server.shutdown_grace_s)
         if self._is_down():
             raise CloudUnavailable
 
@@ -212,12 +182,6 @@ class Cloud:
             raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
         return price
 
-    def _numbered(self, new: Submission, model: str) -> ActiveRequest:
-        limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
-        work = self._registry.number(new, self, self._clock.monotonic(), limit_bytes=limit_bytes, on_abandon=self._leave)
-        work.model = model
-        return work
-
     def _begin(self, call: Call) -> Ticket:
         work, item = call.work, call.work.item
         self._calls[item.sequence] = call
@@ -225,7 +189,7 @@ class Cloud:
         running = call.run(self._backend, self._registry, self._clock)
         call.task = asyncio.get_running_loop().create_task(running, name=f"claude {item.sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
-        self._changed()
+        self._worker.post(TimerFired())  # the status shows something new
         return Ticket(
             sequence=item.sequence,
             request_id=item.request_id,
@@ -250,7 +214,7 @@ class Cloud:
         asked, cloud = call.to_send, self._settings
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
             self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
-        self._changed()
+        self._worker.post(TimerFired())  # the status shows something new
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
         if call.work.reply.complete:
@@ -260,7 +224,7 @@ class Cloud:
         failure = None if task.cancelled() else task.exception()
         if failure is None or isinstance(failure, HearthError):
             return failure or CallerGone()
-        self._events.emit(InternalFault(at=self._clock.monotonic(), where="cloud", detail=type(failure).__name__))
+        self._runtime.report_fault("cloud", failure)
         return HearthError()
 
     def _is_down(self) -> bool:
@@ -277,7 +241,7 @@ class Cloud:
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says."""
         now, call, began_at = self._clock.monotonic(), self._calls[work.item.sequence], work.dispatched_at
-        return status.item(self._state, work, now, self._clock.wall() - now) | {
+        return status.item(self._runtime.state, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
             "served_by": SERVED_BY,
@@ -303,10 +267,6 @@ class Cloud:
             "callers": self._budget.by_caller(),
         }
 
-    async def run(self) -> None:
-        """Keep the ledger written, until cancelled."""
-        await self._budget.run()
-
     def reloaded(self, _config: GatewayConfig) -> None:
         """Another configuration is in force: whatever was refused may be right now, and today another day."""
         self._health.forget()
@@ -331,7 +291,7 @@ class Cloud:
     @property
     def _settings(self) -> CloudSettings:
         """Always those in force."""
-        return self._config().settings.cloud
+        return self._runtime.settings.cloud
 
 
 def _translated(path: str, body: bytes, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
