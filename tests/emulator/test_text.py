@@ -24,20 +24,20 @@ PROMPT = "<user>hello\n<assistant>"
 
 
 def said(wish: Wish, prompt: str = "hello") -> str:
-    return "".join(piece.text for piece in plan_reply(MODEL, prompt, wish).pieces)
+    return plan_reply(MODEL, prompt, wish).text
 
 
 def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
     whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
-    assert (len(plan.pieces), plan.eval_tokens, plan.reason) == (5, 5, "length")
+    assert (len(plan.said), plan.output_tokens, plan.reason) == (5, 5, "length")
     assert whole.startswith(said(Wish(seed=1, limit_tokens=5)))
     stop = whole[30:34]
     assert said(Wish(seed=1, stop=("never said", stop))) == whole[: whole.index(stop)]
 
 
 def test_natural_lengths_vary_within_their_range() -> None:
-    lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).pieces) for seed in range(30)}
+    lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).said) for seed in range(30)}
     assert len(lengths) > 5
     assert 40 <= min(lengths) <= max(lengths) <= 203
 
@@ -128,7 +128,7 @@ async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_a
         assert cold == {"".join(texts(await caller.post(path, **at(0.0, path, seed=seed)))) for seed in (1, 2, -1)}
     else:
         answer = await caller.post(path, **at("cold", path))
-        wrong = (400, "temperature of type float64") if path.startswith("/v1/") else (500, "must be of type float32")
+        wrong = (400, "temperature must be of type number") if path.startswith("/v1/") else (500, "must be of type float32")
         assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
 
 

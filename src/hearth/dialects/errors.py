@@ -59,7 +59,7 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
     """The answer to a request that failed before any byte of its answer was sent; with `Retry-After` where the error has one."""
     if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
         return ErrorReply(status=error.status, headers=_headers(b"text/plain", error), body=error.message.encode(errors="replace"))
-    body = encode(_shape(dialect, error, request_id))
+    body = encode(error_object(dialect, error, request_id))
     at_bind = error.status == 400 and error.message not in _SAID_BY_HANDLERS.get(dialect, ())
     if dialect is Dialect.OLLAMA or at_bind:
         return ErrorReply(status=error.status, headers=_headers(b"application/json; charset=utf-8", error), body=body)
@@ -68,7 +68,7 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
 
 def stream_error(route: Route, error: HearthError, request_id: RequestId) -> bytes:
     """The last bytes of a stream that cannot go on: one line or frame that makes the official client raise instead of stopping quietly."""
-    shape = _shape(route.dialect, error, request_id)
+    shape = error_object(route.dialect, error, request_id)
     if route.dialect is Dialect.OLLAMA:
         return encode(shape) + b"\n"
     if route.dialect is Dialect.ANTHROPIC:
@@ -79,7 +79,8 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
     return b"data: " + encode(shape) + b"\n\n"
 
 
-def _shape(dialect: Dialect, error: HearthError, request_id: RequestId) -> JsonObject:
+def error_object(dialect: Dialect, error: HearthError, request_id: str = "") -> JsonObject:
+    """The error in the shape of the dialect; `request_id` appears in Anthropic's only."""
     if dialect is Dialect.OLLAMA:
         # Of a 401 the `ollama` command shows `status` alone (`AuthorizationError` in api/types.go), else "something went wrong".
         shown: JsonObject = {"status": error.message} if error.status == HTTPStatus.UNAUTHORIZED else {}

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
+from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
-from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, error_body, valid_name
+from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, valid_name
 from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
 from hearth.types import Dialect
 
@@ -162,8 +163,8 @@ def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
 async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: bool, error: OllamaError | None = None) -> None:
     """A line for each step, and one for the end, success or `error`; without streaming only the end is sent."""
     if not streaming:
-        body = encode({"status": "success"}) if error is None else error_body(error, Dialect.OLLAMA)
-        await call.whole(body, JSON, status=200 if error is None else error.status)
+        said = {"status": "success"} if error is None else error_object(Dialect.OLLAMA, error)
+        await call.whole(encode(said), JSON, status=200 if error is None else error.status)
         return
     call.prepare(NDJSON)
     ends = ["success"] if error is None else []

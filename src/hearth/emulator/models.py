@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.gojson import JsonObject
 from hearth.errors import ConfigError, HearthError
-from hearth.types import Dialect
 
 GIB = 2**30
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
-_KINDS = {400: "invalid_request_error", 404: "not_found_error"}
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}\Z")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
@@ -40,17 +38,6 @@ class RunnerDied(OllamaError):
 
     def __init__(self) -> None:
         super().__init__(500, "an error was encountered while running the model: unexpected EOF")
-
-
-def error_body(error: OllamaError, dialect: Dialect, request_id: str = "") -> bytes:
-    """The JSON body of `error`, without a trailing newline; `request_id` appears in Anthropic's shape only."""
-    kind = _KINDS.get(error.status, "api_error")
-    if dialect is Dialect.OPENAI:
-        return encode({"error": {"message": error.message, "type": kind, "param": None, "code": None}})
-    if dialect is Dialect.ANTHROPIC:
-        kind = "overloaded_error" if error.status == 503 else kind
-        return encode({"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id})
-    return encode({"error": error.message})
 
 
 class EmulatedModel(BaseModel):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.writers import Generation, Said, ToolCall, Writer
+from hearth.dialects.writers import Generation, Said, Text, ToolCall, Writer
 from hearth.emulator.engine import Runner, Say
 from hearth.emulator.models import EmulatedModel, Installed, OllamaError
 from hearth.emulator.prompts import GREEDY_SEED, Ask, Message, Options, fitted, read_options, token_ids
@@ -72,22 +72,22 @@ class Session:
         _check_format(ask.schema)
         text, prompt_tokens = fitted(model, ask, self.options)
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
-        pieces = plan.pieces
+        pieces = [one for one in plan.said if isinstance(one, Text)]
         if ask.logprobs:
             pieces = [replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)]) for piece in pieces]
         reason = None if engine.faults.strikes(QuirkName.NO_DONE) else plan.reason
         dies = say is not None and not self.call.native and engine.faults.strikes(QuirkName.EMPTY_ERROR_CHUNK)
         dies_after = _PIECES_BEFORE_DEATH if dies else math.inf
-        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, pieces, plan.eval_tokens, say, dies_after=dies_after)
-        if plan.tool is not None and say is not None:
-            await say(plan.tool)
-        spoken = "".join(piece.text for piece in pieces if not piece.thinking)
-        return Generation(
-            said=[*pieces, *([plan.tool] if plan.tool is not None else [])],
+        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, pieces, plan.output_tokens, say, dies_after=dies_after)
+        if say is not None:
+            for call in plan.calls:
+                await say(call)
+        return replace(
+            plan,
+            said=[*pieces, *plan.calls],
             reason=reason,
             prompt_tokens=prompt_tokens,
-            output_tokens=plan.eval_tokens,
-            context=token_ids(model, text + spoken) if ask.context else (),
+            context=token_ids(model, text + plan.text) if ask.context else (),
             total_ns=nanoseconds(engine.clock.monotonic() - self.call.received_at),
             load_ns=nanoseconds(self.held_at - self.call.received_at),
             prompt_ns=nanoseconds(prompt_s, step=1000),

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import accumulate, count, pairwise
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.writers import Text, ToolCall
+from hearth.dialects.writers import Generation, Text, ToolCall
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, pieces_of
 
@@ -55,16 +55,6 @@ class Wish:
     drift: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyPlan:
-    """All that will be said. `reason` is Ollama's done_reason, None for the reply that breaks off without one."""
-
-    pieces: Sequence[Text]
-    reason: str | None
-    eval_tokens: int
-    tool: ToolCall | None = None
-
-
 def draws(key: str) -> Iterator[int]:
     """An endless sequence of 32-bit numbers that depends on `key` alone."""
     for block in count():
@@ -73,11 +63,11 @@ def draws(key: str) -> Iterator[int]:
             yield int.from_bytes(digest[place : place + 4])
 
 
-def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> ReplyPlan:
+def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
     """Decide the whole reply, or the rest of one that `prompt` holds the beginning of; a stop string ends it before the string."""
     if wish.tool is not None:
         spent = len(pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode()))
-        return ReplyPlan(pieces=(), reason="stop", eval_tokens=spent, tool=wish.tool)
+        return Generation(said=(wish.tool,), reason="stop", output_tokens=spent)
     base, said = begun(prompt)
     source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
@@ -168,7 +158,7 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
     return pieces
 
 
-def _bounded(pieces: list[Text], wish: Wish) -> ReplyPlan:
+def _bounded(pieces: list[Text], wish: Wish) -> Generation:
     pieces, reason = _until_stop(pieces, wish.stop), "stop"
     if wish.limit_tokens is not None and len(pieces) >= wish.limit_tokens:
         pieces, reason = pieces[: wish.limit_tokens], "length"
@@ -176,8 +166,8 @@ def _bounded(pieces: list[Text], wish: Wish) -> ReplyPlan:
     for place, (before, piece) in enumerate(pairwise(pieces), start=1):
         run = run + 1 if piece.text.strip() == before.text.strip() else 0
         if run > 30:  # equal tokens in a row: here Ollama gives up on a reply
-            return ReplyPlan(pieces=pieces[:place], reason=None, eval_tokens=place)
-    return ReplyPlan(pieces=pieces, reason=reason, eval_tokens=len(pieces) + (reason == "stop"))
+            return Generation(said=pieces[:place], reason=None, output_tokens=place)
+    return Generation(said=pieces, reason=reason, output_tokens=len(pieces) + (reason == "stop"))
 
 
 def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
+from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, decode, encode
 from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
-from hearth.emulator.models import Catalogue, OllamaError, error_body
+from hearth.emulator.models import Catalogue, OllamaError
 from hearth.types import Dialect
 
 JSON_UTF8 = "application/json; charset=utf-8"
@@ -108,13 +109,13 @@ class Call:
 
     async def refuse(self, error: OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""
-        body = error_body(error, self.dialect, self.server.hex_id("req_", 24))
+        body = encode(error_object(self.dialect, error, self.server.hex_id("req_", 24)))
         native = self.native or error.at_bind
         await self.whole(body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status)
 
     async def break_off(self, error: OllamaError) -> None:
         """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
-        body = error_body(error, Dialect.OLLAMA)
+        body = encode(error_object(Dialect.OLLAMA, error))
         if self.started:
             body += b"\n"
         else:

@@ -1,7 +1,7 @@
 """A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST /v1/messages`.
 
 Must never leave out what would change the meaning of an answer: that is refused. What cannot change it much, and is not read here, is left
-out. The rules, for callers: docs/http-api.md, "When Claude answers".
+out. The rules, for callers: docs/http-api.md, "When Claude answers". Source: Anthropic's reference, version 2026-10-21.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hearth.dialects.claude.messages import messages_draft
-from hearth.dialects.claude.readers import chat_draft, completion_draft, generate_draft, openai_chat_draft, response_draft
-from hearth.dialects.claude.request import Draft, refused, text_block
-from hearth.dialects.claude.tools import strict_schema
-from hearth.dialects.gojson import Body, JsonObject, JsonValue, decode
+from hearth.dialects.claude.request import Draft, Turns, content_blocks, image_block, refused, text_block
+from hearth.dialects.claude.tools import arguments_in, function_tools, strict_schema, tool_choice
+from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, decode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.errors import Untranslatable
+from hearth.dialects.validation import messages_of
+from hearth.dialects.writers import RESPONSE_REPEATS
+from hearth.errors import BadRequest, Untranslatable
 from hearth.types import Dialect
-
-_DRAFTS: Mapping[Endpoint, Callable[[Body], Draft]] = MappingProxyType(
-    {
-        Endpoint.CHAT: chat_draft,
-        Endpoint.GENERATE: generate_draft,
-        Endpoint.OPENAI_CHAT: openai_chat_draft,
-        Endpoint.OPENAI_COMPLETIONS: completion_draft,
-        Endpoint.OPENAI_RESPONSES: response_draft,
-        Endpoint.ANTHROPIC_MESSAGES: messages_draft,
-    }
-)
 
 _ONLY_JSON = "Answer with one JSON object and with nothing else: no words before or after it, and no code fence around it."
 """Any JSON object is a wish that structured outputs cannot express, and newer models refuse a forced tool."""
+_ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
+    {
+        Endpoint.CHAT: ("system", "user", "assistant", "tool"),
+        Endpoint.OPENAI_CHAT: ("system", "developer", "user", "assistant", "tool"),
+        Endpoint.OPENAI_RESPONSES: ("system", "developer", "user", "assistant"),
+    }
+)
+_OWN_TOOLS = ("bash_", "text_editor_", "memory_")
+"""Anthropic's tools that run at the caller's: they cost nothing but their tokens."""
+_BLOCKS = ("text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"image": ("base64",), "document": ("content", "text")})
+"""Sources whose tokens can be bounded: not an address, not a stored file, not the pages of a PDF."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +80,8 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
         streaming=streaming,
         max_tokens=max_tokens,
         json_text=draft.wanted == "json",
-        include_usage=draft.include_usage,
-        asked=draft.asked,
+        include_usage=route.dialect is Dialect.OPENAI and asked.object("stream_options").flag("include_usage"),
+        asked={name: asked.get(name) for name in RESPONSE_REPEATS},
     )
 
 
@@ -96,3 +97,310 @@ def _parameters(draft: Draft, max_tokens: int) -> JsonObject:
     parameters: JsonObject = {"max_tokens": max_tokens, "messages": draft.messages}
     parameters |= {name: value for name, value in optional.items() if value}
     return {**parameters, **draft.others}
+
+
+def _chat_draft(body: Body) -> Draft:
+    """`/api/chat`."""
+    return _native_draft(body, _turns_of(body, Endpoint.CHAT), function_tools(body.array("tools")))
+
+
+def _generate_draft(body: Body) -> Draft:
+    """`/api/generate`: one prompt."""
+    for name in ("context", "suffix", "template", "raw"):
+        if body.get(name):
+            raise refused(name)
+    turns = Turns()
+    prompt = _prompt(body)
+    turns.instruct(body.string("system"))
+    turns.say("user", [*_images(body, ""), text_block(prompt)], "prompt")
+    return _native_draft(body, turns, [])
+
+
+def _native_draft(body: Body, turns: Turns, tools: list[JsonValue]) -> Draft:
+    for name in ("logprobs", "_debug_render_only"):
+        if body.flag(name):
+            raise refused(name)
+    options, wanted = body.object("options"), body.get("format")
+    stop, limit = options.get("stop"), options.get("num_predict")
+    if stop is not None and not isinstance(stop, list):
+        raise BadRequest('option "stop" must be of type array')
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
+        raise BadRequest('option "num_predict" must be of type integer')
+    if not (wanted is None or wanted in ("", "json") or isinstance(wanted, dict)):
+        raise refused("format", 'give "json" or a JSON schema object')
+    return Draft(
+        messages=turns.messages,
+        system=turns.system,
+        tools=tools,
+        called=turns.stand_ins,
+        limit_tokens=None if limit is None else int(min(limit, MAX_INT)),
+        stop=_stop_texts(stop, "options.stop"),
+        wanted="json" if wanted == {} else wanted or None,
+    )
+
+
+def _openai_chat_draft(body: Body) -> Draft:
+    """`/v1/chat/completions`."""
+    for name in ("functions", "function_call"):
+        if body.get(name) is not None:
+            raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
+    if body.flag("logprobs"):
+        raise refused("logprobs")
+    turns, tools = _turns_of(body, Endpoint.OPENAI_CHAT), function_tools(body.array("tools"))
+    choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
+    wanted = _response_format(body.object("response_format"), "response_format")
+    return _openai_draft(body, turns, tools=tools, choice=choice, wanted=wanted)
+
+
+def _completion_draft(body: Body) -> Draft:
+    """`/v1/completions`: the prompt is one user message."""
+    for name in ("suffix", "logprobs", "echo"):
+        value = body.get(name)
+        if value is not None and value is not False and value != "":
+            raise refused(name)
+    if (body.integer("best_of") or 1) > 1:
+        raise refused("best_of", "one answer per request")
+    turns = Turns()
+    turns.say("user", [text_block(_prompt(body))], "prompt")
+    return _openai_draft(body, turns, tools=[], choice=None, wanted=None)
+
+
+def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: JsonObject | None, wanted: JsonValue) -> Draft:
+    if (body.integer("n") or 1) > 1:
+        raise refused("n", "one answer per request")
+    limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
+    return Draft(
+        messages=turns.messages,
+        system=turns.system,
+        tools=tools,
+        called=turns.stand_ins,
+        tool_choice=choice,
+        limit_tokens=limit_before if limit is None else limit,
+        stop=_stop_texts(body.get("stop"), "stop"),
+        wanted=wanted,
+    )
+
+
+def _response_draft(body: Body) -> Draft:
+    """`/v1/responses`."""
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if body.get(name) is not None:
+            raise refused(name, "nothing is remembered between requests; send the whole conversation as `input`")
+    if body.flag("background"):
+        raise refused("background", "ask in the foreground")
+    turns = Turns()
+    turns.instruct(body.string("instructions"))
+    _add_input(turns, body.get("input"))
+    return Draft(
+        messages=turns.messages,
+        system=turns.system,
+        tools=function_tools(body.array("tools"), nested=False),
+        called=turns.stand_ins,
+        tool_choice=tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"),
+        limit_tokens=body.integer("max_output_tokens"),
+        wanted=_response_format(body.object("text").object("format"), "text.format"),
+    )
+
+
+def _add_input(turns: Turns, given: JsonValue) -> None:
+    if isinstance(given, str):
+        turns.say("user", [text_block(given)], "input")
+        return
+    if not isinstance(given, list):
+        raise refused("input", "give a text or a list of items")
+    for index, one in enumerate(given):
+        where = f"input[{index}]"
+        if not isinstance(one, dict):
+            raise refused(where, "give an object with a type")
+        item = Body(one)
+        match item.get("type"):
+            case None | "message":
+                _add_message(turns, item, where, Endpoint.OPENAI_RESPONSES)
+            case "function_call":
+                arguments = arguments_in(item.get("arguments"), f"{where}.arguments")
+                turns.call(item.string("call_id"), item.string("name"), arguments, where)
+            case "function_call_output":
+                turns.result(item.string("call_id"), "", content_blocks(item.get("output"), f"{where}.output"), where)
+            case "reasoning":
+                pass
+            case _:
+                raise refused(f"{where}.type", "only messages, function calls and their outputs can be carried")
+
+
+def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
+    turns = Turns()
+    for index, message in enumerate(messages_of(body)):
+        _add_message(turns, message, f"messages[{index}]", endpoint)
+    return turns
+
+
+def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) -> None:
+    native, roles = endpoint is Endpoint.CHAT, _ROLES[endpoint]
+    role = message.string("role") or ("user" if endpoint is Endpoint.OPENAI_RESPONSES else "")
+    if role not in roles:
+        raise refused(f"{where}.role", f"it is {', '.join(roles[:-1])} or {roles[-1]}")
+    if native:
+        text = message.string("content")
+        blocks = [*_images(message, f"{where}."), *([text_block(text)] if text else [])]
+    else:
+        blocks = content_blocks(message.get("content"), f"{where}.content")
+    instructs = role in ("system", "developer")
+    if instructs or (role == "assistant" and endpoint is Endpoint.OPENAI_CHAT):
+        if any(block["type"] != "text" for block in blocks):
+            place, advice = ("images", "only text can stand in a system message") if native else ("content", "only text can stand here")
+            raise refused(f"{where}.{place}", advice)
+        blocks = [text_block("".join(str(block["text"]) for block in blocks))]
+    if instructs:
+        turns.instruct(str(blocks[0]["text"]))
+    elif role == "tool":
+        turns.result(message.string("tool_call_id"), message.string("tool_name") if native else "", blocks, where)
+    else:
+        turns.say(role, blocks, where)
+        if role == "assistant" and endpoint is not Endpoint.OPENAI_RESPONSES:
+            for index, call in enumerate(message.objects("tool_calls")):
+                place, function = f"{where}.tool_calls[{index}]", call.object("function")
+                if not function.fields:
+                    raise refused(place, "give an object with a function")
+                arguments = arguments_in(function.get("arguments"), f"{place}.function.arguments")
+                turns.call(call.string("id"), function.string("name"), arguments, place)
+
+
+def _images(body: Body, where: str) -> list[JsonObject]:
+    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(body.array("images"))]
+
+
+def _prompt(body: Body) -> str:
+    prompt = body.string("prompt")
+    if not prompt.strip():
+        raise refused("prompt", "there is nothing in it to answer")
+    return prompt
+
+
+def _response_format(given: Body, where: str) -> JsonValue:
+    """`"json"`, a schema, or None for text, from a `response_format` or a Responses `text.format`."""
+    kind = given.get("type")
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return "json"
+    described = given.get("json_schema")
+    schema = (Body(described) if isinstance(described, dict) else given).get("schema")
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise refused(where, "its type is text, json_object, or json_schema with a schema")
+    return schema
+
+
+def _stop_texts(value: JsonValue, where: str) -> list[str]:
+    """The texts that end an answer, from one or a list of them; empty ones do nothing, and Claude refuses white space."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    texts = [text for text in listed if isinstance(text, str)]
+    if len(texts) != len(listed):
+        raise refused(where, "give a text or a list of texts")
+    if any(text and not text.strip() for text in texts):
+        raise refused(where, "a stop text of nothing but white space; use one with a letter in it, or ask a local model")
+    return [text for text in texts if text]
+
+
+def _messages_draft(body: Body) -> Draft:
+    """`/v1/messages`: the caller's words, without what would cost more than the gateway can foresee.
+
+    The caller believes to speak to Ollama, so the history may hold what only Ollama says (thinking without a signature).
+    """
+    for name in ("container", "mcp_servers", "fallbacks"):
+        if body.get(name) is not None:
+            raise refused(name)
+    limit = body.integer("max_tokens")
+    if limit is None or limit <= 0:
+        raise BadRequest("max_tokens is required and must be positive")
+    messages, late_system = _messages(body)
+    given = body.get("system")
+    system: list[JsonValue] = given if isinstance(given, list) else [text_block(given)] if isinstance(given, str) else []
+    return Draft(
+        messages=messages,
+        system=_blocks(system, "system", role="system") + late_system,
+        tools=[_own_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))],
+        tool_choice=_object(body, "tool_choice"),
+        limit_tokens=limit,
+        stop=_stop_texts(body.get("stop_sequences"), "stop_sequences"),
+        others={name: value for name in ("thinking", "output_config", "cache_control") if (value := _object(body, name)) is not None},
+    )
+
+
+def _object(body: Body, name: str) -> JsonObject | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise refused(name, "give an object")
+    return value
+
+
+def _messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
+    """The turns, and what system messages among them say: not every model takes them there."""
+    kept: list[JsonValue] = []
+    system: list[JsonValue] = []
+    for index, message in enumerate(messages_of(body)):
+        where, role, content = f"messages[{index}]", message.string("role"), message.get("content")
+        blocks: JsonValue = [text_block(content)] if isinstance(content, str) else content
+        if role not in ("user", "assistant", "system") or not isinstance(blocks, list):
+            raise refused(where, "a message has a role (user or assistant) and a content")
+        cleaned = _blocks(blocks, f"{where}.content", role=role)
+        if role == "system":
+            system += cleaned
+        elif cleaned:
+            kept.append({"role": role, "content": cleaned})
+    if not kept:
+        raise refused("messages", "there is nothing in it to answer")
+    return kept, system
+
+
+def _blocks(blocks: list[JsonValue], where: str, *, role: str) -> list[JsonValue]:
+    cleaned = [_block(block, f"{where}[{index}]", role=role) for index, block in enumerate(blocks)]
+    return [block for block in cleaned if block is not None]
+
+
+def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
+    """The block as Claude takes it; None for one that says nothing to it."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(block, dict) or not isinstance(kind, str) or kind not in _BLOCKS or (role == "system" and kind != "text"):
+        raise refused(where, "this kind of content cannot be carried")
+    if kind == "text":
+        if not Body(block).string("text").strip():
+            return None
+        return {key: value for key, value in block.items() if key != "citations"} if role == "user" else block
+    if kind == "thinking":
+        return block if block.get("signature") and isinstance(block.get("signature"), str) else None
+    if kind in _SIZED_SOURCES:
+        _check_source(block, _SIZED_SOURCES[kind], f"{where}.source")
+    content = block.get("content")
+    if kind == "tool_result" and isinstance(content, list):
+        return {**block, "content": _blocks(content, f"{where}.content", role="user")}
+    return block
+
+
+def _check_source(block: JsonObject, forms: tuple[str, ...], where: str) -> None:
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") not in forms:
+        raise refused(where, f"what it costs could not be known beforehand; send it as {' or '.join(forms)}")
+    inner = source.get("content")
+    if isinstance(inner, list):
+        _blocks(inner, f"{where}.content", role="user")
+
+
+def _own_tool(tool: JsonValue, where: str) -> JsonValue:
+    if not isinstance(tool, dict):
+        raise refused(where, "give an object")
+    kind = tool.get("type")
+    if kind is None or kind == "custom" or (isinstance(kind, str) and kind.startswith(_OWN_TOOLS)):
+        return tool
+    raise refused(where, "a tool that runs on Anthropic's servers costs more than can be known beforehand; remove it")
+
+
+_DRAFTS: Mapping[Endpoint, Callable[[Body], Draft]] = MappingProxyType(
+    {
+        Endpoint.CHAT: _chat_draft,
+        Endpoint.GENERATE: _generate_draft,
+        Endpoint.OPENAI_CHAT: _openai_chat_draft,
+        Endpoint.OPENAI_COMPLETIONS: _completion_draft,
+        Endpoint.OPENAI_RESPONSES: _response_draft,
+        Endpoint.ANTHROPIC_MESSAGES: _messages_draft,
+    }
+)

@@ -36,7 +36,6 @@ class Draft:
         limit_tokens: the caller's own limit of the output; None without one.
         wanted: `"json"` for any JSON object, a JSON schema, or None for text.
         others: parameters that go on as they are.
-        asked: what an answer has to repeat of the request.
     """
 
     messages: list[JsonValue]
@@ -48,8 +47,6 @@ class Draft:
     stop: Sequence[str] = ()
     wanted: JsonValue = None
     others: Mapping[str, JsonValue] = field(default_factory=dict)
-    include_usage: bool = False
-    asked: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class Turns:
