@@ -215,10 +215,10 @@ def tokens_of(characters: int, attachments: int = 0) -> int:
 
 
 def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
-    """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included."""
-    images = lookup(fields, "images")
+    """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included; `fields` are `folded`."""
+    images = fields.get("images")
     characters, attachments = 0, len(images) if isinstance(images, list) else 0
-    pending = [lookup(fields, name) for name in _TEXT_FIELDS]
+    pending = [fields.get(name) for name in _TEXT_FIELDS]
     while pending:
         one = pending.pop()
         if isinstance(one, str):
@@ -301,4 +301,4 @@ def count_tokens(body: bytes) -> bytes:
         raise BadRequest("messages is required")
     if not is_model_name(model):
         raise BadRequest(INVALID_NAME)
-    return encode({"input_tokens": prompt_tokens(asked.fields)})
+    return encode({"input_tokens": prompt_tokens(folded(asked.fields))})

@@ -171,12 +171,13 @@ class JobTable(Table):
 
     queued: int = 0
 
-    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        result, self.queued = await self.writer.write(name, lambda connection: (run(connection), queued(connection)))
+    async def _write(self, name: str, run: Callable[[sqlite3.Connection], tuple[T, int]]) -> T:
+        """What `run` returns beside the number of jobs that wait now."""
+        result, self.queued = await self.writer.write(name, run)
         return result
 
     async def _change(self, name: str, statement: str, values: Mapping[str, object]) -> bool:
-        return await self._write(name, lambda connection: connection.execute(statement, values).rowcount == 1)
+        return await self._write(name, lambda connection: (connection.execute(statement, values).rowcount == 1, queued(connection)))
 
     async def add(self, new: Job, limits: StoreLimits) -> Acceptance:
         """Keep a job, or say which one it is the same as; with its position.
@@ -193,8 +194,7 @@ class JobTable(Table):
 
     async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]:
         """Make the jobs of lines that have none, as many as may wait, while their batch runs. Raises QueueFull: none is made."""
-        now = self.clock.wall()
-        taken, self.queued = await self.writer.submit(lambda connection: (_admit(batch, jobs, limits, now, connection), queued(connection)))
+        taken, self.queued = await self.writer.submit(partial(_admit, batch, jobs, limits, self.clock.wall()))
         return taken
 
     async def startable(self, now: StartConditions, running: Collection[int], suspects: Collection[int]) -> Startable:
@@ -228,7 +228,8 @@ class JobTable(Table):
     async def start(self, number: int) -> Job | None:
         """Note that a waiting job starts; that job with its request, None where it does not wait any more."""
         values = (self.epoch, self.clock.wall(), number)
-        return await self._write("jobs.start", lambda connection: next(map(job_of, connection.execute(_START, values).fetchall()), None))
+        row = await self._write("jobs.start", lambda connection: (connection.execute(_START, values).fetchone(), queued(connection)))
+        return None if row is None else job_of(row)
 
     def note_dispatch(self, number: int) -> None:
         """A job that runs here has been sent to the model server. It is on the disk a moment later; nobody waits for that."""
@@ -312,18 +313,18 @@ class JobTable(Table):
         return await self._update("jobs.webhook", _NOTE_DELIVERY, values)
 
 
-def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
+def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> tuple[Acceptance, int]:
     known = _repeated(new, now, connection) or _same_key(new, now, connection)
     if known is not None:
         job = job_of(connection.execute(_GET, (known,)).fetchone())
-        return Acceptance(job=job, is_new=False)
+        return Acceptance(job=job, is_new=False), queued(connection)
     others = kept(connection, new.caller, new.lane.value, int(new.priority))
     if others.queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
     if limits.own_max_queued is not None and others.own_queued >= limits.own_max_queued:
         raise QueueFull(f"{others.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
     others.require_room(len(new.request), limits.max_bytes, limits.own_max_bytes)
-    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True)
+    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True), others.queued + 1
 
 
 def _repeated(new: Job, now: float, connection: sqlite3.Connection) -> int | None:
@@ -349,7 +350,9 @@ def _same_key(new: Job, now: float, connection: sqlite3.Connection) -> int | Non
     return int(row[0])
 
 
-def _admit(batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits, now: float, connection: sqlite3.Connection) -> tuple[Job, ...]:
+def _admit(
+    batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits, now: float, connection: sqlite3.Connection
+) -> tuple[tuple[Job, ...], int]:
     others = kept(connection, "")
     first = jobs[: max(0, limits.max_queued - others.queued)]
     if jobs and not first:
@@ -362,10 +365,16 @@ def _admit(batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits, now
             job = insert(connection, new, now)
             connection.execute(_LINE_HAS_JOB, (job.number, batch, line))
             taken.append(job)
-    return tuple(taken)
+    return tuple(taken), others.queued + len(taken)
 
 
-def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connection: sqlite3.Connection) -> Recovered:  # noqa: FBT001
+def _recover(
+    epoch: int,
+    now: float,
+    requeue: bool,  # noqa: FBT001
+    max_attempts: int,
+    connection: sqlite3.Connection,
+) -> tuple[Recovered, int]:
     suspects, failed = set[int](), list[Job]()
     for number, attempts, dispatched in connection.execute(_ORPHANS, (epoch,)).fetchall():
         if attempts >= max_attempts or (dispatched and not requeue):
@@ -374,4 +383,5 @@ def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connectio
         else:
             connection.execute(_REQUEUE, (number,))
             suspects.add(number)
-    return Recovered(queued=queued(connection), suspects=frozenset(suspects), failed=tuple(failed))
+    waiting = queued(connection)
+    return Recovered(queued=waiting, suspects=frozenset(suspects), failed=tuple(failed)), waiting
