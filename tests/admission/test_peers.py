@@ -21,8 +21,9 @@ from hearth.admission.peers import (
     peer_of,
 )
 from hearth.events import ConnectionsCrowded
-from tests.api.house import Clock, Sink
+from tests.api.house import Clock
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 
 PEER = "192.168.1.9"
 PEERS = {
@@ -90,7 +91,7 @@ OTHERS = {f"10.0.0.{number}": 20 for number in range(4)}
 
 class Shares:
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
-        self.events, self.clock = Sink(), Clock()
+        self.events, self.clock = Recorder(), Clock()
         self.connections = Connections(events=self.events, clock=self.clock, limits=limits)
 
     def fill(self, peer: str, count: int) -> int:
@@ -98,7 +99,7 @@ class Shares:
         return [self.connections.enter(peer) for _ in range(count)].count(Place.ADMITTED)
 
     def crowded(self) -> list[ConnectionsCrowded]:
-        return [event for event in self.events.seen if isinstance(event, ConnectionsCrowded)]
+        return self.events.of(ConnectionsCrowded)
 
 
 @for_each(
@@ -117,7 +118,7 @@ def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_
     shares = Shares()
     for each, count in before.items():
         shares.fill(each, count)
-    shares.events.seen.clear()
+    shares.events.all.clear()
     shares.clock.now += WINDOW_S
     assert shares.fill(peer, 1000) == admitted
     (crowded,) = shares.crowded()

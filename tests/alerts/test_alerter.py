@@ -25,8 +25,9 @@ from tests.observability.samples import sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import House, Recorder, body_of, settings_with
+from tests.worker.house import House, body_of, settings_with
 
 SECRET = "canary-77aa"
 DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"

@@ -17,8 +17,8 @@ from hearth.events import AlertFailed, AlertSent, InternalFault
 from tests.alerts.samples import alert, down, message, up
 from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, limited
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
-from tests.worker.house import Recorder
 
 SECRET = "canary-1a2b3c"
 URL = f"https://discord.example/api/webhooks/1/{SECRET}"

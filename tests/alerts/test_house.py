@@ -14,9 +14,9 @@ from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertSent
 from hearth.observability.log_lines import line_of, to_json, to_text
 from tests.clients.home import HELLO, LLAMA, house_settings, open_home
-from tests.config.keeping import Heard
 from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 SECRET = "canary-4d5e6f"
 
@@ -27,7 +27,7 @@ def every_target(url: str) -> AlertSettings:
 
 
 async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_shows_anywhere():
-    received, statuses, heard = Webhooks(), [], Heard()
+    received, statuses, heard = Webhooks(), [], Recorder()
     async with serving(received) as url, open_home(house_settings(per_minute=1).replace(alerts=every_target(url))) as home:
         home.gateway.events.subscribe(heard)
         body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
@@ -38,7 +38,7 @@ async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_s
         assert statuses == [200, 429, 429, 429, 429, 429]
         await heard.until(lambda: len(heard.of(AlertSent)) == 3)
         status = home.gateway.worker.get_status()
-        lines = (line_of(each, 0.0) for each in home.events.seen)
+        lines = (line_of(each, 0.0) for each in home.events.all)
         shown = json.dumps(status) + "".join(to_json(line) + to_text(line, colour=False) for line in lines)
     text = "Hearth: Caller over its rate limit: local was refused by its rate limit at least 5 times within 5 minutes."
     assert received.texts() == [text] * 3

@@ -13,8 +13,8 @@ from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, LoopLagged
 from hearth.observability.monitors import BEAT_S, CHECK_EVERY_S, free_mib, watch_disk, watch_loop_lag
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
-from tests.worker.house import Recorder
 
 
 @for_each(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])

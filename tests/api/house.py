@@ -23,7 +23,6 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
-from hearth.events import Event
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
@@ -35,6 +34,7 @@ from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model
+from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
@@ -223,16 +223,6 @@ class Clock:
         return 1_700_000_000.0 + self.now
 
 
-class Sink:
-    """Keeps events."""
-
-    def __init__(self) -> None:
-        self.seen: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event)
-
-
 class FakeGateway:
     """What the API sees of a gateway."""
 
@@ -243,7 +233,7 @@ class FakeGateway:
         self.worker = FakeWorker()
         self.backend = FakeBackend()
         self.clock = Clock()
-        self.events = Sink()
+        self.events = Recorder()
         self.records = EventRecords()
         self.orders = OperatorCommands(
             worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events

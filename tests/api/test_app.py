@@ -128,7 +128,7 @@ async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unkn
     await keyed.ask("POST", "/api/chat", CHAT, key="wrong", x_request_id="mine")
     await keyed.ask("GET", "/api/chat", key=LOW_KEY)
     await keyed.ask("GET", "/" + "x" * 500, key=LOW_KEY)
-    first, second, third = [event for event in keyed.events.seen if isinstance(event, RequestRejected)]
+    first, second, third = keyed.events.of(RequestRejected)
     assert (first.caller, first.status, first.reason, first.path, first.request_id) == ("", 401, "unauthenticated", "/api/chat", "mine")
     assert (second.caller, second.status) == ("low", 405)
     assert len(third.path) == 200
@@ -159,7 +159,7 @@ async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_te
     for method, path in (("POST", "/v1/chat/completions"), ("GET", "/llm/health")):
         got = await gateway.ask(method, path, CHAT, **JSON)
         assert (got.status, got.error) == (500, FAULT_TEXT)
-    faults = [event for event in gateway.events.seen if isinstance(event, InternalFault)]
+    faults = gateway.events.of(InternalFault)
     assert [fault.where for fault in faults] == ["POST /v1/chat/completions", "GET /llm/health"]
     assert all("RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults)
 

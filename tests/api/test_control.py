@@ -199,7 +199,7 @@ async def test_a_completion_counts_against_the_rate_of_its_caller():
     gateway.worker.serve = ANSWERS
     statuses = [(await gateway.ask("POST", "/llm/completions", {"prompt": "x"})).status for _ in range(11)]
     assert statuses == [200] * 10 + [429]
-    assert [event.reason for event in gateway.events.seen if isinstance(event, RequestRejected)] == [RateLimited.reason]
+    assert [event.reason for event in gateway.events.all if isinstance(event, RequestRejected)] == [RateLimited.reason]
 
 
 @for_each(
@@ -218,7 +218,7 @@ async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(ser
     gateway.worker.serve = serve
     got = await gateway.ask("POST", "/llm/completions", {"prompt": "x", "model": "m"})
     assert (got.status, words in got.error) == (status, True), got.error
-    assert gateway.events.seen == []
+    assert gateway.events.all == []
 
 
 async def test_an_owner_has_the_file_read_again_and_one_that_is_not_usable_is_a_422_with_every_problem(gateway):

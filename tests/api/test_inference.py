@@ -165,7 +165,7 @@ async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):
         gateway.worker.refusal = refusal
         got = await gateway.ask("POST", "/api/chat", CHAT)
         assert (got.status, got.headers["retry-after"]) == (503, "8")
-        assert gateway.events.seen.pop().reason == refusal.reason
+        assert gateway.events.all.pop().reason == refusal.reason
 
 
 @for_each(("path", "kind"), [("/api/chat", None), ("/v1/chat/completions", "api_error"), ("/v1/messages", "api_error")])
@@ -176,7 +176,7 @@ async def test_a_failure_before_the_first_byte_has_a_real_status_in_the_shape_of
     assert (got.status, got.headers["x-queue-position"]) == (502, "0")
     assert isinstance(got.json["error"], str) if kind is None else got.json["error"]["type"] == kind
     assert got.headers["x-request-id"] == gateway.worker.submitted[0].request_id
-    assert not any(isinstance(event, RequestRejected) for event in gateway.events.seen)
+    assert not any(isinstance(event, RequestRejected) for event in gateway.events.all)
 
 
 @for_each(

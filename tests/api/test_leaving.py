@@ -68,7 +68,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     await other.head()
     other.leave()
     assert len(gateway.worker.submitted) == 1
-    assert gateway.events.seen == []
+    assert gateway.events.all == []
 
 
 async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_the_backend(url, gateway):

@@ -113,7 +113,7 @@ class BatchHouse(JobHouse):
 
     async def ended_batch(self, batch_id: str = "batch_1") -> Batch:
         """The batch, once it has ended; told of once."""
-        await self.moves.until(lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded)))
+        await self.events.until(lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded)))
         assert [event.batch_id for event in self.events.of(BatchEnded)].count(batch_id) == 1
         return await self.batch(batch_id)
 

@@ -159,7 +159,7 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was
 async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled_while_another_one_is_written(house):
     await house.started(jsonl(line("x")), "batch_1", caller="them", input_file_id=await house.uploaded(jsonl(line("x")), caller="them"))
     await house.started(jsonl(*lines(5, service_s=10.0)), "batch_2")
-    await house.moves.until(lambda: bool(house.events.of(JobEnded)))
+    await house.events.until(lambda: bool(house.events.of(JobEnded)))
     house.disk.latency_s = 1.0
     await asyncio.sleep(GATHER_S + 0.5)
     house.disk.latency_s = 0.0
@@ -442,7 +442,7 @@ async def test_a_batch_whose_requests_have_all_ended_in_time_is_complete_though_
     disk = Disk()
     async with BatchHouse("a", resident=("a",), disk=disk) as house:
         await house.started(jsonl(*lines(2)), window_s=60.0)
-        await house.moves.until(lambda: len(house.events.of(JobEnded)) == 2)
+        await house.events.until(lambda: len(house.events.of(JobEnded)) == 2)
         left = disk.copy()
     await sleep_until(100.0)
     async with BatchHouse("a", resident=("a",), disk=left) as house:

@@ -35,7 +35,7 @@ from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted, Event, GatewayStarted, GatewayStopped, ModeChanged
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 
 @for_each(

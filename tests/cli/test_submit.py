@@ -31,7 +31,7 @@ from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_views import Terminal
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 LAST = {"response": "", "done": True, "prompt_eval_count": 12, "eval_count": 2}
 

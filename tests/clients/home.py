@@ -41,10 +41,10 @@ from hearth.config.settings import (
 )
 from hearth.emulator import Emulator
 from hearth.emulator.models import EmulatedModel, default_profiles
-from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
 SLOW = "slow:latest"
@@ -108,19 +108,6 @@ def impatient_settings() -> Settings:
     return house_settings(gpu=NARROW).replace(keepalive=KeepaliveSettings(after_s=0.05, every_s=0.05))
 
 
-class Events:
-    """Everything that happened, in order."""
-
-    def __init__(self) -> None:
-        self.seen: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event)
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.seen if type(event) is kind]
-
-
 @dataclass
 class Home:
     """The running parts; `url` is the gateway's."""
@@ -128,7 +115,7 @@ class Home:
     url: str
     gateway: Gateway
     emulator: Emulator
-    events: Events
+    events: Recorder
     port: int
 
     def native(self, key: str | None = None) -> ollama.AsyncClient:
@@ -204,7 +191,7 @@ def _models() -> list[EmulatedModel]:
 @asynccontextmanager
 async def open_home(settings: Settings) -> AsyncIterator[Home]:
     """A house for the time of the block."""
-    emulator, events = new_emulator(), Events()
+    emulator, events = new_emulator(), Recorder()
     backend_url = await emulator.start("127.0.0.1", 0)
     config = GatewayConfig(settings=settings)
     gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,))

@@ -16,16 +16,17 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, QueueSettings
 from hearth.gateway import Gateway
 from hearth.types import Completion, Priority
-from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, Events, house_settings, new_emulator
+from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, house_settings, new_emulator
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
 
 
 @asynccontextmanager
-async def embedded() -> AsyncIterator[tuple[Gateway, Events]]:
-    emulator, events = new_emulator(), Events()
+async def embedded() -> AsyncIterator[tuple[Gateway, Recorder]]:
+    emulator, events = new_emulator(), Recorder()
     url = await emulator.start()
     config = hearth.GatewayConfig(settings=house_settings(tasks=TASKS, queue=QueueSettings(max_internal_depth=3)))
     async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,)) as gateway:
@@ -34,7 +35,7 @@ async def embedded() -> AsyncIterator[tuple[Gateway, Events]]:
 
 
 @pytest.fixture
-async def program() -> AsyncIterator[tuple[Gateway, Events]]:
+async def program() -> AsyncIterator[tuple[Gateway, Recorder]]:
     async with embedded() as opened:
         yield opened
 

@@ -31,11 +31,12 @@ from hearth.config.settings import (
     Settings,
     StorageSettings,
 )
-from hearth.events import Event, ItemEnded
+from hearth.events import ItemEnded
 from hearth.types import Lane, nano_usd
-from tests.clients.home import HELLO, Events, Home, house_settings, new_emulator
+from tests.clients.home import HELLO, Home, house_settings, new_emulator
 from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
 CLOUD_KEYS = (
@@ -51,27 +52,10 @@ ELSEWHERE = "nowhere-local:70b"
 BODY: dict[str, Any] = {"model": ELSEWHERE, "messages": HELLO}
 
 
-class Heard(Events):
-    """Everything that happened, and a way to wait for what happens next."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next = asyncio.Event()
-
-    def emit(self, event: Event) -> None:
-        super().emit(event)
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def next(self) -> None:
-        await self._next.wait()
-
-
 @dataclass
 class CloudHome(Home):
     """A home with Claude in reach."""
 
-    heard: Heard
     claude_api: FakeClaude
     database: Path
 
@@ -86,9 +70,7 @@ class CloudHome(Home):
 
     async def ends(self, count: int) -> list[ItemEnded]:
         """The items that have ended, once there are so many."""
-        async with asyncio.timeout(WITHIN_S):
-            while len(self.ended) < count:
-                await self.heard.next()
+        await self.events.until(lambda: len(self.ended) >= count)
         return self.ended
 
     async def post(self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat") -> tuple[int, bytes, dict[str, str]]:
@@ -155,7 +137,7 @@ async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **sett
     api = claude or FakeClaude()
     if not api.url:
         await api.start()
-    emulator, events = new_emulator(), Heard()
+    emulator, events = new_emulator(), Recorder()
     backend_url = await emulator.start("127.0.0.1", 0)
     config = GatewayConfig(settings=cloud_settings(api.url, folder, **settings))
     gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True)
@@ -167,7 +149,6 @@ async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **sett
         emulator=emulator,
         events=events,
         port=int(backend_url.rpartition(":")[2]),
-        heard=events,
         claude_api=api,
         database=folder / "hearth.db",
     )

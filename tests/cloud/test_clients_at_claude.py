@@ -113,7 +113,7 @@ async def test_the_key_goes_to_its_address_only_and_shows_nowhere(home: CloudHom
     assert sent["authorization"] == f"Bearer {KEY}"
     assert RICH not in str(sent)
     assert not {"cookie", "anthropic-beta"} & set(sent)
-    assert KEY not in str(home.events.seen) + str(home.gateway.worker.get_status()) + repr(home.gateway.config)
+    assert KEY not in str(home.events.all) + str(home.gateway.worker.get_status()) + repr(home.gateway.config)
 
 
 async def test_completions_go_there_only_where_they_say_so_themselves(home: CloudHome):

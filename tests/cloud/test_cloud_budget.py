@@ -17,9 +17,9 @@ from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, Key
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
-from tests.clients.home import Events
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -72,7 +72,7 @@ class Money:
 
     def __init__(self, *, month: int = 1, day: int = 5, hour: int = 12) -> None:
         self.clock = StoppedClock(wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp())
-        self.ledger, self.events = MemoryLedger(), Events()
+        self.ledger, self.events = MemoryLedger(), Recorder()
         scheduling = SchedulingSettings(time_zone="Europe/Berlin")
         settings = Settings(scheduling=scheduling, budget=BudgetSettings(daily_external_usd=1.0), cloud=CloudSettings(api_key="k"))
         self.config = GatewayConfig(settings=settings)

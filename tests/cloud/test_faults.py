@@ -86,7 +86,7 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
         assert (status, KEY.encode() in body) == (503, False)
     assert (await home.post(BODY))[0] == 404, "while Claude is down, a missing model is simply missing"
     assert len(home.claude_api.requests) == len(home.events.of(CloudWentDown)) == 1
-    assert KEY not in str(home.events.seen)
+    assert KEY not in str(home.events.all)
     assert home.spent()["state"] == "down"
     home.gateway.reload(home.gateway.config)
     assert (await home.post(BODY))[0] == 200
@@ -292,7 +292,7 @@ async def test_a_refusal_for_money_says_when_to_come_back_and_the_owner_hears_of
         assert 1 <= int(headers["retry-after"]) <= 25 * 3600
         (event,) = home.events.of(BudgetExhausted)
         assert (event.caller, event.limit_usd) == ("rich", 0.001)
-        assert home.claude_api.requests == home.events.of(ItemEnded) == []
+        assert (home.claude_api.requests, home.events.of(ItemEnded)) == ([], [])
 
 
 async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(home: CloudHome):

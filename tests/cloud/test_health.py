@@ -5,7 +5,7 @@ from __future__ import annotations
 from hearth.cloud.service import DOWN_S, CloudHealth
 from hearth.errors import BackendBusy, CloudUnavailable
 from hearth.events import CloudCameUp, CloudWentDown
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 
 def test_a_refusal_counts_for_a_while_and_is_emitted_again_where_it_lasts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader
-from hearth.events import ConfigRejected, ConfigReloaded, Event
-from tests.support.patience import WITHIN_S
-from tests.worker.house import E, Recorder
+from hearth.events import ConfigRejected, ConfigReloaded
+from tests.support.recorder import Recorder
 
 
 def depth(number: int) -> str:
@@ -21,31 +20,7 @@ def depth(number: int) -> str:
     return f"queue:\n  max_external_depth: {number}\n"
 
 
-class Heard(Recorder):
-    """An event sink that can be waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._changed = asyncio.Event()
-
-    def emit(self, event: Event) -> None:
-        super().emit(event)
-        self._changed.set()
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Return as soon as what was said makes the condition true."""
-        async with asyncio.timeout(WITHIN_S):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def first(self, kind: type[E]) -> E:
-        """The first event of a kind."""
-        await self.until(lambda: self.of(kind))
-        return self.of(kind)[0]
-
-
-class Kept(Heard):
+class Kept(Recorder):
     """The configuration in force, and everything that was said about it."""
 
     def __init__(self, path: Path | None, *, clock: Clock, watching: MakeWatch | None) -> None:

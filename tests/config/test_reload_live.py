@@ -20,8 +20,8 @@ from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from hearth.gateway import Gateway
 from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
-from tests.config.keeping import Heard
 from tests.support.examples import EXAMPLES
+from tests.support.recorder import Recorder
 
 CALLERS = 6
 
@@ -37,7 +37,7 @@ def config_text(per_hour: int, *, depth: int = 1000) -> str:
     )
 
 
-class Live(Heard):
+class Live(Recorder):
     """A running gateway, and everything that happened."""
 
     url: str

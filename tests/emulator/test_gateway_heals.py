@@ -34,7 +34,7 @@ from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_s
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 SHORT_S = 1.0
 """A timeout that a test waits for."""

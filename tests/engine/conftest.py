@@ -28,7 +28,7 @@ from hearth.gateway import Gateway
 from tests.engine.front import MODEL, Front, open_front
 from tests.engine.gguf import LETTERS, write_model
 from tests.support.patience import WITHIN_S
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 SETTINGS = Settings(
     scheduling=SchedulingSettings(

@@ -17,7 +17,7 @@ from hearth.emulator.models import default_profiles
 from hearth.events import GpuFound
 from tests.gpu.stub_driver import UUID, StubDriver
 from tests.support.patience import WITHIN_S
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from weakref import finalize
 from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.events import Event, JobEnded, JobQueued
+from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Acceptance, Job
 from hearth.jobs.queue import body_of
 from hearth.jobs.service import Jobs
@@ -35,22 +35,6 @@ from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import House, settings_with
 
 T = TypeVar("T")
-
-
-class Moves:
-    """An event sink that wakes whoever waits for something to have changed."""
-
-    def __init__(self) -> None:
-        self.moved = asyncio.Event()
-
-    def emit(self, event: Event) -> None:
-        self.moved.set()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Returns once it holds; looked at after every event."""
-        while not holds():
-            self.moved.clear()
-            await self.moved.wait()
 
 
 class Disk:
@@ -169,12 +153,10 @@ class JobHouse(House):
         super().__init__(*models, settings=settings or settings_with(), **more)
         self.disk = disk or Disk()
         self.table = self.disk.table(LoopClock())
-        self.moves = Moves()
         self.jobs = Jobs(store=self.table, worker=self.gateway.worker)
         self.door = TaskDoor(self.jobs, self.gateway.worker)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
-        self.gateway.events.subscribe(self.moves)
         self.gateway.accompany("jobs", self.jobs.run)
 
     async def accept(self, new: Job) -> Acceptance:
@@ -187,7 +169,7 @@ class JobHouse(House):
 
     async def ended(self, *job_ids: str) -> list[JobEnded]:
         """The ends of these jobs, once all of them have ended; each exactly once."""
-        await self.moves.until(lambda: set(job_ids) <= {event.job_id for event in self.events.of(JobEnded)})
+        await self.events.until(lambda: set(job_ids) <= {event.job_id for event in self.events.of(JobEnded)})
         found = [event for event in self.events.of(JobEnded) if event.job_id in job_ids]
         assert len(found) == len(job_ids)
         return found

@@ -21,8 +21,8 @@ from hearth.config.settings import BackendMode, Settings, StorageSettings
 from hearth.gateway import Gateway
 from tests.api.house import Got, ask
 from tests.clients.home import FRIEND_KEY, KEYS, house_settings, new_emulator
-from tests.jobs.house import Moves
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Life:
 
     app: HearthApp
     gateway: Gateway
-    moves: Moves
+    events: Recorder
     url: str
     key: str | None
 
@@ -50,15 +50,15 @@ class Life:
         """What `look` shows once that holds; it looks again after every event, also after one that came while it looked."""
         async with asyncio.timeout(WITHIN_S):
             while True:
-                self.moves.moved.clear()
+                self.events.moved.clear()
                 if holds(shown := await look()):
                     return shown
-                await self.moves.moved.wait()
+                await self.events.moved.wait()
 
     async def running(self) -> None:
         """Returns when the model server has work."""
         async with asyncio.timeout(WITHIN_S):
-            await self.moves.until(lambda: bool(self.gateway.worker.scheduler.state.running))
+            await self.events.until(lambda: bool(self.gateway.worker.scheduler.state.running))
 
 
 Live = Callable[..., AbstractAsyncContextManager[Life]]
@@ -69,13 +69,13 @@ async def one_life(folder: Path, *, keys: bool = False, store: bool = True, **ch
     """A gateway for the time of the block; settings `changed`."""
     settings: Settings = house_settings().replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed)
     config = GatewayConfig(settings=settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings)
-    emulator, moves = new_emulator(), Moves()
+    emulator, events = new_emulator(), Recorder()
     url = await emulator.start("127.0.0.1", 0)
-    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, store=store, sinks=(moves,)) as gateway:
+    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, store=store, sinks=(events,)) as gateway:
         app = HearthApp(gateway)
         server = HearthServer(app, lambda: gateway.config.settings.server)
         url = await server.start("127.0.0.1", 0)
-        yield Life(app=app, gateway=gateway, moves=moves, url=url, key=FRIEND_KEY if keys else None)
+        yield Life(app=app, gateway=gateway, events=events, url=url, key=FRIEND_KEY if keys else None)
         await gateway.stop(0.0)
         await server.stop(0.1)
     await emulator.stop()

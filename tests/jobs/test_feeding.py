@@ -75,7 +75,7 @@ async def test_a_start_is_on_the_disk_before_the_model_server_hears_of_it():
     async with JobHouse("a", resident=("a",), disk=disk) as house:
         disk.latency_s = 0.5
         await house.accept(job())
-        await house.moves.until(lambda: bool(house.ollama.calls))
+        await house.events.until(lambda: bool(house.ollama.calls))
         assert disk.rows("SELECT state, attempts FROM jobs") == [("running", 1)]
         await house.ended("job_1")
 

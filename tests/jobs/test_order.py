@@ -73,7 +73,7 @@ async def test_a_batch_does_not_go_on_for_ever():
 async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several(house):
     for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):
         await house.accept(each)
-    await house.moves.until(lambda: len(house.events.of(JobStarted)) == 2)
+    await house.events.until(lambda: len(house.events.of(JobStarted)) == 2)
     assert house.jobs.status() == {"waiting": 1, "running": 2}
     await house.ended("job_1", "job_2", "job_3")
 

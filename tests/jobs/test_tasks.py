@@ -149,7 +149,7 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_of_its_type_and_k
 
     await house.door.submit_task("scrape", "1", run=broken)
     async with asyncio.timeout(WITHIN_S):
-        await house.moves.until(lambda: bool(house.events.of(InternalFault)))
+        await house.events.until(lambda: bool(house.events.of(InternalFault)))
     (fault,) = house.events.of(InternalFault)
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")
     done = threading.Event()

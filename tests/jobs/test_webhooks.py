@@ -23,8 +23,8 @@ from hearth.jobs.runner import named
 from hearth.jobs.webhooks import AT_ONCE, WebhookSender, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
-from tests.worker.house import Recorder
 
 SECRET = "a secret of the owner"
 URL = "http://hook.lan:8080/t0ken"

@@ -23,24 +23,14 @@ from hearth.events import BudgetExhausted, GatewayStopped, ItemDispatched, ItemE
 from hearth.observability.logs import KINDS, LINES_PER_MINUTE, OTHERS, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging
 from tests.cli.test_views import Terminal
 from tests.observability.samples import ended, fact, rejected, sample
+from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 NOON = 1_767_268_800.0
 
 
-class StoppedClock:
-    """Both readings given; time does not pass."""
-
-    def __init__(self, monotonic: float = 100.0, wall: float = NOON) -> None:
-        self._monotonic = monotonic
-        self._wall = wall
-
-    def monotonic(self) -> float:
-        return self._monotonic
-
-    def wall(self) -> float:
-        return self._wall
+CLOCK = StoppedClock(monotonic_s=100.0, wall_s=NOON)
 
 
 class ClosedOutput(io.StringIO):
@@ -72,7 +62,7 @@ def logging_to(
 ) -> Iterator[tuple[LogOutput, LogSink]]:
     output = configure_logging(log_format, stream, level=level, environ=environ)
     try:
-        yield output, LogSink(StoppedClock(), output)
+        yield output, LogSink(CLOCK, output)
     finally:
         assert output.close()
 
@@ -184,7 +174,7 @@ def test_closing_restores_logging_as_it_was():
 def test_a_blocked_output_delays_nobody_and_its_losses_are_reported_later():
     stream = GatedOutput()
     output = configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=4)
-    sink = LogSink(StoppedClock(), output)
+    sink = LogSink(CLOCK, output)
     sink.emit(ended())
     assert stream.entered.wait(WITHIN_S)
     for _ in range(10):
@@ -204,16 +194,16 @@ def test_a_closed_output_and_a_pipe_whose_reader_is_gone_drop_and_count():
     with os.fdopen(writer, "w", encoding="utf-8") as unread:
         for stream in (ClosedOutput(), unread):
             output = configure_logging(LogFormat.JSON, stream, environ={})
-            LogSink(StoppedClock(), output).emit(ended())
+            LogSink(CLOCK, output).emit(ended())
             assert (output.close(), output.dropped) == (True, 1)
 
 
 def test_an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log():
     stream = io.StringIO()
     output = configure_logging(LogFormat.JSON, stream, environ={})
-    LogSink(StoppedClock(wall=1e300), output).emit(ended())
+    LogSink(StoppedClock(wall_s=1e300), output).emit(ended())
     for _ in range(32):
-        LogSink(StoppedClock(), output).emit(ended())
+        LogSink(CLOCK, output).emit(ended())
     assert output.close()
     assert output.dropped == 1
     said = [line["event"] for line in lines(stream)]
@@ -245,7 +235,7 @@ def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     os.set_blocking(writer, blocking)
     with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as written:
         output = configure_logging(LogFormat.JSON, stream, environ={})
-        sink = LogSink(StoppedClock(), output)
+        sink = LogSink(CLOCK, output)
         for _ in range(400):
             sink.emit(ended())
         received = [json.loads(next(written))["event"] for _ in range(400)]
@@ -269,7 +259,7 @@ def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
     output = configure_logging(LogFormat.JSON, stream, environ={})
     stream.close()
     with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="utf-8") as written:
-        LogSink(StoppedClock(), output).emit(ended())
+        LogSink(CLOCK, output).emit(ended())
         assert output.close()
         assert json.loads(next(written))["event"] == "item_ended"
 

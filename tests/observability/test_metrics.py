@@ -29,8 +29,9 @@ from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import House, Recorder, body_of, settings_with, settle
+from tests.worker.house import House, body_of, settings_with, settle
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"

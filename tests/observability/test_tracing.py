@@ -35,10 +35,10 @@ from hearth.observability.timeline import Timeline
 from hearth.observability.tracing import OtlpTraces, address_of
 from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
-from tests.config.keeping import Heard
 from tests.observability.samples import ended, sample
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -76,11 +76,11 @@ class Traced:
     """What the SDK makes of requests; times in seconds of the monotonic clock."""
 
     def __init__(
-        self, collector: SpanExporter | None = None, events: Heard | None = None, endpoint: str = "http://c:4318", **settings: Any
+        self, collector: SpanExporter | None = None, events: Recorder | None = None, endpoint: str = "http://c:4318", **settings: Any
     ) -> None:
         self._memory, self._closed = InMemorySpanExporter(), False
         telemetry = TelemetrySettings(otlp_endpoint="http://c:4318", **settings)
-        self.way = OtlpTraces(telemetry, clock=LoopClock(), events=events or Heard(), exporter=collector or self._memory)
+        self.way = OtlpTraces(telemetry, clock=LoopClock(), events=events or Recorder(), exporter=collector or self._memory)
         self._wall_less_at_s = LoopClock().wall() - LoopClock().monotonic()
         self.requests = RequestTracker(Timeline())
         self.requests.on_trace = self.way.deliver
@@ -273,7 +273,7 @@ def test_the_path_of_traces_is_added_where_it_is_missing(endpoint: str):
 
 
 async def test_a_collector_that_takes_nothing_is_reported_once_and_once_when_it_takes_traces_again_with_what_was_lost():
-    heard, collector = Heard(), Collector()
+    heard, collector = Recorder(), Collector()
     traced = Traced(collector, heard)
     traced.one()
     failed = await heard.first(TelemetryFailed)
@@ -299,7 +299,7 @@ async def test_a_collector_that_says_nothing_does_not_hold_up_the_end():
 
 
 async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_line_of_the_sdk(caplog: pytest.LogCaptureFixture):
-    heard = Heard()
+    heard = Recorder()
     way = OtlpTraces(TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), clock=SystemClock(), events=heard)
     traced = Traced()
     traced.requests.on_trace = way.deliver

@@ -19,8 +19,9 @@ from hearth.config.settings import BackendMode, KeySettings, ServerSettings, Set
 from hearth.gateway import Gateway
 from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway, Got, ask
 from tests.api.test_app import ADDRESSES, CHAT
-from tests.clients.home import Events, house_settings, new_emulator
+from tests.clients.home import house_settings, new_emulator
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -31,7 +32,7 @@ class Fort:
 
     url: str
     gateway: Gateway
-    events: Events
+    events: Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def fort_settings(folder: Path) -> Settings:
 @asynccontextmanager
 async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
     """A house for the time of the block."""
-    emulator, events = new_emulator(), Events()
+    emulator, events = new_emulator(), Recorder()
     backend_url = await emulator.start("127.0.0.1", 0)
     gateway = await build_gateway(
         GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True

@@ -74,7 +74,7 @@ async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_fre
         await until(connections, open=3)
         assert (await tell(url, request("POST", path, BODY, key=ADMIN_KEY))).status == 200
         assert len(gateway.worker.submitted) == 1
-        crowd, rejected = (event for event in gateway.events.seen)
+        crowd, rejected = (event for event in gateway.events.all)
         assert isinstance(crowd, ConnectionsCrowded)
         assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == ("this machine", "this_machine", 4, 1)
         assert isinstance(rejected, RequestRejected)
@@ -139,7 +139,7 @@ async def test_one_machine_is_refused_its_fourth_connection_while_others_and_thi
     assert [await seat.status() for seat in greedy] == [200, 200, 200, 503, 503]
     assert {await seat.status() for seat in others} == {200}
     assert connections.shown() == {"open": 8, "limit": 10, "refused": 2}
-    (crowd,) = (event for event in gateway.events.seen if isinstance(event, ConnectionsCrowded))
+    (crowd,) = (event for event in gateway.events.all if isinstance(event, ConnectionsCrowded))
     assert (crowd.peer, crowd.bound, crowd.open) == ("fd00:1:2:3::/64", "one_machine", 3)
     greedy[0].leave()
     late = Seat(config, "fd00:1:2:3::ff")

@@ -55,8 +55,8 @@ class Attack:
     def answer_to(self, raw: bytes, *, head_only: bool) -> Seen:
         """What these bytes are answered with; the orders that they may have given are taken back."""
         seen = self.runner.run(self._ask(raw, head_only=head_only))
-        faults = [event for event in self.fort.events.seen if isinstance(event, InternalFault)]
-        self.fort.events.seen.clear()
+        faults = self.fort.events.of(InternalFault)
+        self.fort.events.all.clear()
         assert faults == []
         return seen
 

@@ -65,7 +65,7 @@ async def test_who_shows_no_key_tries_none(house):
 async def test_all_forms_of_a_key_and_all_addresses_count_together(house):
     forms = itertools.cycle(["authorization", "x_api_key", "api_key"])
     for path, form in zip(["/api/chat", "/nowhere", "/llm/health"] * PER_WINDOW, forms, strict=False):
-        expected = 401 if sum(isinstance(event, RequestRejected) for event in house.events.seen) < PER_WINDOW else 429
+        expected = 401 if sum(isinstance(event, RequestRejected) for event in house.events.all) < PER_WINDOW else 429
         assert await status(house, path=path, **{form: "Bearer " * (form == "authorization") + next(FRESH)}) == expected
 
 
@@ -91,10 +91,10 @@ async def test_the_house_hears_of_it_once_a_minute_with_the_address_and_without_
     for key in sent:
         await status(house, key=key)
         house.clock.now += 1.0
-    tried = [event for event in house.events.seen if isinstance(event, KeysTried)]
+    tried = house.events.of(KeysTried)
     assert [(event.peer, event.wrong) for event in tried] == [(LAN, 11), (LAN, 60), (LAN, 60)]
-    assert not any(key in repr(event) for key in sent for event in house.events.seen)
-    reasons = [event.reason for event in house.events.seen if isinstance(event, RequestRejected)]
+    assert not any(key in repr(event) for key in sent for event in house.events.all)
+    reasons = [event.reason for event in house.events.all if isinstance(event, RequestRejected)]
     assert (reasons.count("unauthenticated"), reasons.count("too_many_wrong_keys")) == (30, 150)
 
 

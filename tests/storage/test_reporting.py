@@ -8,7 +8,7 @@ from hearth.storage.store import StorageReporter
 from hearth.storage.writer import StorageHealth
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 FULL = StorageHealth(fault=StorageFault.FULL, detail="no space")
 BAD_BLOCK = StorageHealth(fault=StorageFault.IO, detail="bad block")

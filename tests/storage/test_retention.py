@@ -15,7 +15,7 @@ from tests.jobs.house import job
 from tests.storage.conftest import opened, written
 from tests.storage.house import WALL, StoppedClock, believed, open_database
 from tests.storage.samples import ended
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 DAY_S = 86_400.0
 SEED = """

@@ -30,7 +30,7 @@ from hearth.emulator import Emulator
 from hearth.gateway import Gateway
 from tests.emulator.captures import Answer, read_capture, send, take_apart
 from tests.emulator.conftest import toys
-from tests.worker.house import Recorder
+from tests.support.recorder import Recorder
 
 ADMIN_KEY = b"hearth_owner"
 ADDED_HEADERS = frozenset(

@@ -18,21 +18,20 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
 from hearth.errors import HearthError
-from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
+from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, Sequence, Way, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, sleep_until
-
-E = TypeVar("E", bound=Event)
 
 FULL_TEXT = " alpha beta gamma"
 """What the fake says where a test does not ask for another number of words."""
@@ -47,20 +46,6 @@ def settings_with(**sections: dict[str, Any]) -> Settings:
     )
     changed = {name: getattr(base, name).model_copy(update=keys) for name, keys in sections.items()}
     return base.replace(**changed)
-
-
-class Recorder:
-    """An event sink that keeps everything."""
-
-    def __init__(self) -> None:
-        self.all: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.all.append(event)
-
-    def of(self, kind: type[E]) -> list[E]:
-        """Events of one kind, in order."""
-        return [event for event in self.all if isinstance(event, kind)]
 
 
 def call_for(model: str, *, stream: bool = False, **asked: float) -> BackendCall:

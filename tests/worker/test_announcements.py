@@ -13,8 +13,9 @@ from hearth.queue.operator import Schedule
 from hearth.queue.worker import LLMQueueWorker
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import House, Recorder, body_of, in_house, settings_with
+from tests.worker.house import House, body_of, in_house, settings_with
 
 BRIEFING, BACKUP = (Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))
 FIVE_PAST = settings_with(scheduling={"announcements": (BRIEFING,)})

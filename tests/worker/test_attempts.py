@@ -20,9 +20,10 @@ from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, I
 from hearth.types import BackendCall, Headers, Sequence
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
+from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import Recorder, new_item, settings_with, settle
+from tests.worker.house import new_item, settings_with, settle
 
 
 class Nobody:

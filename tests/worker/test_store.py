@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +19,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, StorageSettings
 from hearth.errors import StorageFault, StorageRefused
-from hearth.events import Event, InternalFault, ItemEnded, StorageFailed, StorageRecovered
+from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
 from tests.api.house import Got, ask
@@ -28,30 +27,10 @@ from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS
 from tests.storage.house import WALL, Fuse, StoppedClock
 from tests.storage.samples import ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
-from tests.support.patience import WITHIN_S
-from tests.worker.house import E, Recorder, body_of, new_item
+from tests.support.recorder import Recorder
+from tests.worker.house import body_of, new_item
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
-
-
-class Events(Recorder):
-    """Keeps everything, and lets a test wait for something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._moved = asyncio.Event()
-
-    def emit(self, event: Event) -> None:
-        super().emit(event)
-        self._moved.set()
-
-    async def one(self, kind: type[E]) -> E:
-        """The last of its kind, as soon as there is one."""
-        async with asyncio.timeout(WITHIN_S):
-            while not (found := self.of(kind)):
-                self._moved.clear()
-                await self._moved.wait()
-        return found[-1]
 
 
 @dataclass
@@ -60,7 +39,7 @@ class Life:
 
     app: HearthApp
     gateway: Gateway
-    events: Events
+    events: Recorder
 
     async def chat(self, key: str | None = None) -> Got:
         return await ask(self.app, "POST", "/api/generate", CHAT, key=key)
@@ -91,7 +70,7 @@ def live(ollama_url: str) -> Live:
 
     @asynccontextmanager
     async def run(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]:
-        events = Events()
+        events = Recorder()
         config = GatewayConfig(settings=settings)
         gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=(events,), store=store)
         async with gateway:
@@ -122,7 +101,7 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(live
         assert {name: count for name, count in counts.items() if count} == {"external_completed": 2}
         old = await second.logged()
         assert [(await second.chat()).status for _ in range(2)] == [200, 429]
-        await second.events.one(ItemEnded)
+        await second.events.first(ItemEnded)
         assert (await second.get("/llm/queue/status"))["stats_24h"]["external_completed"] == 3
     async with live(limits) as third:
         refused = await third.chat()
@@ -189,12 +168,12 @@ async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_
     async with live(settings) as life:
         path.rename(elsewhere)
         assert (await life.chat()).status == 200
-        failed = await life.events.one(StorageFailed)
+        failed = await life.events.first(StorageFailed)
         assert failed.reason == "file_moved"
         assert (await ask(life.app, "GET", "/llm/log")).status == 503
         elsewhere.rename(path)
         assert (await life.chat()).status == 200
-        assert (await life.events.one(StorageRecovered)).dropped == 0
+        assert (await life.events.first(StorageRecovered)).dropped == 0
     async with live(settings) as life:
         assert len(await life.logged()) == 2
 
@@ -203,7 +182,7 @@ class Wired:
     """A gateway over a fake Ollama whose store is opened by the wiring, with a disk or a clock of the test's own."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        self.events = Events()
+        self.events = Recorder()
         self._config = GatewayConfig(settings=settings)
         self._clock = clock or SystemClock()
 
@@ -241,10 +220,10 @@ async def test_requests_go_on_while_the_disk_fails_and_are_logged_when_it_is_wel
         fuse.arm(1, lasting=True)
         for _ in range(3):
             assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
-        assert (await wired.events.one(StorageFailed)).reason == fault
+        assert (await wired.events.first(StorageFailed)).reason == fault
         fuse.repair()
         assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
-        assert (await wired.events.one(StorageRecovered)).dropped == 0
+        assert (await wired.events.first(StorageRecovered)).dropped == 0
     async with Wired(settings).running() as gateway:
         assert gateway.history is not None
         assert len(await gateway.history.find(limit=50)) == 4
@@ -257,7 +236,7 @@ async def test_a_disk_that_fails_to_the_end_is_admitted_when_hearth_stops(settin
     async with wired.running(fuse) as gateway:
         fuse.arm(1, lasting=True)
         await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
-        await wired.events.one(StorageFailed)
+        await wired.events.first(StorageFailed)
     assert [event.reason for event in wired.events.of(StorageFailed)] == ["io_error", "closed"]
 
 
@@ -300,7 +279,7 @@ async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_o
 async def test_what_was_learned_of_models_survives_a_restart(live, settings):
     async with live(settings) as first:
         await first.chat()
-        await first.events.one(ItemEnded)
+        await first.events.first(ItemEnded)
         learned = first.gateway.worker.scheduler.state.estimates.export()
     async with live(settings) as second:
         estimates = second.gateway.worker.scheduler.state.estimates

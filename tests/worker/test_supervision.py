@@ -17,8 +17,9 @@ from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import TimerFired
 from hearth.types import BackendCall, Outcome, QueueItem
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, Recorder, body_of, in_house, new_item, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, new_item, text_of
 
 
 @in_virtual_time
