@@ -65,7 +65,6 @@ def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Do
 
 
 FIELDS = list(documented())
-VALUES = [each for each in FIELDS if each.cls.model_fields[each.name].description]
 
 
 def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_types() -> None:
@@ -131,25 +130,21 @@ def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
 
 
 @for_each("each", FIELDS)
-def test_every_setting_stands_in_the_file_under_a_comment(each: Documented) -> None:
-    if each.cls.__name__ != "CallerLimits" or each.path[1] != "callers":
-        assert each.comment
-
-
-@for_each("each", VALUES)
-def test_every_comment_states_the_default_and_whether_it_is_hot(each: Documented) -> None:
-    assert re.search(rf"\b{each.cls.reload_of(each.name).split(',')[0]}(, [^.]*)?$", each.comment)
-    field = each.cls.model_fields[each.name]
-    if field.is_required() or section_in(kind_of(each.cls, each.name)):
+def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_change_takes_effect(each: Documented) -> None:
+    if each.cls.__name__ == "CallerLimits" and each.path[1] == "callers":
         return
-    stated = re.search(r"Default ([^ ]+?)[.:] ", each.comment)
-    assert stated is not None
-    default = each.cls.model_construct().model_dump(mode="json")[each.name]
-    assert stated.group(1) == "unset" if default is None else Document(stated.group(1), source="f").value == default
-
-
-def test_every_setting_but_a_section_is_described() -> None:
-    assert all(section_in(kind_of(each.cls, each.name)) for each in FIELDS if not each.cls.model_fields[each.name].description)
+    field, section = each.cls.model_fields[each.name], section_in(kind_of(each.cls, each.name))
+    if field.description is None:
+        assert section is not None
+        assert each.comment == " ".join((section.__doc__ or "").split())
+        return
+    text = " ".join(field.description.split()).removesuffix(each.cls.reload_of(each.name))
+    default = re.fullmatch(rf"{re.escape(text)}(?:Default (.+)\. )?{each.cls.reload_of(each.name)}", each.comment)
+    assert default is not None, f"{text}... is not {each.comment}"
+    if default.group(1) is not None:
+        assert Document(default.group(1), source="f").value == each.cls.model_construct().model_dump(mode="json")[each.name]
+    else:
+        assert field.is_required() or section is not None or (field.default is None and "Unset: " in text)
 
 
 def test_the_first_line_leads_editors_to_the_schema_which_is_the_generated_one() -> None:

@@ -43,155 +43,157 @@ if TYPE_CHECKING:
 
 
 class Announcement(Section):
-    """A recurring internal task, so that the GPU is free when it comes."""
+    """A recurring internal task. The GPU is kept free for it."""
 
     task_type: Name
-    """The internal task type that comes."""
+    """Type of the internal task."""
     cron: Cron
-    """When it comes: minute, hour, day of month, month, day of week, in `scheduling.time_zone`."""
+    """When the task runs: minute, hour, day of month, month and day of week as a cron expression, in `scheduling.time_zone`."""
 
 
 class CostAwareSettings(Section):
-    """The policy `cost_aware`: when waiting work is worth a swap."""
+    """Settings of the `cost_aware` policy, which swaps models when enough requests wait for the other one."""
 
     coalesce_window_s: Duration = 2.0
-    """Seconds that the first item for another model waits for company."""
+    """Seconds a request for another model waits for more requests like it before it causes a swap."""
     amortization_factor: Annotated[Number, Field(ge=0, le=1000)] = 0.5
-    """Items per second of swap cost that make a swap worthwhile at once."""
+    """A swap starts at once if this many requests wait per second of its cost. With 0.5, a swap of 10 seconds needs 5 requests."""
     max_wait_s: Duration = 15.0
-    """Seconds after which a waiting item asks for its swap whatever it costs."""
+    """Seconds after which a waiting request causes a swap, even if it waits alone."""
     min_active_s: Duration = 5.0
-    """Seconds that a model is in memory at least before it is swapped away."""
+    """Seconds a model stays loaded before another one replaces it, unless a request has waited for `max_wait_s`."""
 
 
 class TimeSliceSettings(Section):
-    """The policy `time_slice`: how long the models serve in turn."""
+    """Settings of the `time_slice` policy, which serves models in turn."""
 
     min_slice_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
-    """A slice lasts at least this many times what the swap that ends it costs."""
+    """Minimum length of a slice, as a multiple of the cost of the swap that ends it."""
 
 
 class AgingSettings(Section):
-    """What waiting does for the rank of internal work; external work keeps its order of arrival and never passes internal work."""
+    """How waiting raises the priority of internal requests. External requests do not rise; they are served in order of arrival."""
 
     promote_after_s: Duration = 300.0
-    """Seconds of waiting after which an internal item rises one band, and again after as long; 0 is never."""
+    """Seconds of waiting after which an internal request rises by one priority, and again after the same time. 0 turns this off."""
     ceiling: PriorityName = Priority.NORMAL
-    """The highest band that waiting alone can reach: critical, normal or background."""
+    """Highest priority a request can reach by waiting: `critical`, `normal` or `background`."""
 
 
 class PackingSettings(Section):
-    """How the free slots of a model with several (`gpu.parallel`) are filled: in rounds, each of which ends when its prompts are read."""
+    """How a model with `parallel` above 1 fills its free slots. Requests start in rounds; a round ends when its prompts are read."""
 
     mode: PackingMode = PackingMode.FIFO
-    """`fifo`: in order of arrival; `pack`: the smallest prompts first, while there is more than one free slot."""
+    """`fifo` starts requests in order of arrival. `pack` starts those with the smallest prompts while more than one slot is free."""
     lookahead: Annotated[Integer, Field(ge=1, le=10_000)] = 64
-    """Waiting items of a model among which `pack` chooses."""
+    """Number of waiting requests per model that `pack` chooses from."""
     prefill_max_tokens: Annotated[Integer, Field(ge=1, le=100_000_000)] | None = None
-    """Prompt tokens that one round takes, though always one item; unset is 2048 for `pack` and no limit for `fifo`."""
+    """Maximum prompt tokens per round; one request always starts. Unset: 2048 for `pack`, no limit for `fifo`."""
     force_fifo_every: Count = 8
-    """Every so many rounds one goes in order of arrival, so that no long prompt is passed for ever; 0 is never."""
+    """After this many rounds, one starts in order of arrival, so that long prompts do not wait forever. 0 turns this off."""
 
 
 class SchedulingSettings(Section):
-    """When and how the queue decides."""
+    """How the scheduler chooses the next request and the next model, and when it interrupts."""
 
     active_hours: WindowText = Window(start_minute=6 * 60, end_minute=22 * 60)
-    """Hours in which internal work preempts external work; `"HH:MM-HH:MM"`, quoted, may cross midnight."""
+    """Hours in which internal requests interrupt external ones, as `"HH:MM-HH:MM"` in quotes. May cross midnight."""
     time_zone: TimeZone = "local"
-    """IANA zone of `active_hours` and `announcements` (`Europe/Berlin`); `local` is the machine's zone."""
+    """Time zone of `active_hours`, `announcements` and daily budgets, such as `Europe/Berlin`. `local` is the zone of this machine."""
     schedule_drain_minutes: Annotated[Number, Field(ge=0, le=1440)] = 2.0
-    """Minutes before an announced internal task in which no external item that would overrun it starts."""
+    """Minutes before an announced internal task in which external requests that would still run when it begins do not start."""
     policy: PolicyName = PolicyName.ADAPTIVE
-    """Which model a band serves next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md)."""
+    """Which model is served next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md)."""
     max_swap_wait_s: Duration = 120.0
-    """Seconds after which a waiting item may force a swap away from a busy model (`affinity`; `adaptive`, later for a long queue)."""
+    """Seconds a request waits before it may force a swap (`affinity`; `adaptive`, which waits longer if the queue is long)."""
     residency_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
-    """A forced swap comes only after the resident model has served this many times the measured cost of a swap; not under `fifo`."""
+    """A busy model is replaced only after it was loaded for this many times the measured cost of the swap. `fifo` ignores it."""
     cost_aware: CostAwareSettings = CostAwareSettings()
     time_slice: TimeSliceSettings = TimeSliceSettings()
     preempt_min_remaining_s: Duration = 2.0
-    """A running external item that is estimated to end within this many seconds is not interrupted."""
+    """An external request that is expected to end within this many seconds is not interrupted."""
     started_streams: StartedStreams = StartedStreams.RESUME
-    """`resume`: interrupt a started external stream and go on with it later; `replay`: only by verified replay; `finish` first."""
+    """How an internal request treats a started external stream: `resume` interrupts it and continues or replays it later, `replay`
+    interrupts it only if a replay can be compared with what was sent, `finish` lets it finish."""
     on_divergence: Literal["continue", "error"] = "continue"
-    """Where a replay says something else than was sent: `continue` from what was sent, or end with a retryable `error`."""
+    """If a replay differs from what was sent: `continue` lets the model continue the sent text, `error` ends it with a retryable error."""
     unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
-    """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`."""
+    """If a started stream cannot be resumed: `finish` lets it finish, `error` ends it with a retryable error."""
     preempt_finish_bound_s: Duration = 60.0
-    """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error."""
+    """Maximum seconds an internal request waits for a stream to finish. After that, the stream ends with a retryable error."""
     preempt_restart_bound_s: Duration = 10.0
-    """Seconds an internal item waits for an answer that would start over, where stopping it loses more than it gains; 0 is never."""
+    """Maximum seconds an internal request waits for an answer that would start over, if interrupting it loses time; 0 interrupts it at
+    once."""
     replay_limit_mib: Annotated[Number, Field(ge=0, le=1024)] = 1.0
-    """MiB of a stream that are kept to go on from or to compare with; a longer one cannot be resumed."""
+    """Maximum size of a stream that is kept to resume it, in MiB. Longer streams cannot be resumed."""
     aging: AgingSettings = AgingSettings()
     packing: PackingSettings = PackingSettings()
     announcements: Items[Announcement] = ()
-    """Internal tasks with a known time: `task_type` and a five-field `cron` expression in `time_zone`."""
+    """Internal tasks that run at known times, as `task_type` and `cron`."""
 
 
 class QueueSettings(Section):
-    """How much may wait and how often it may be interrupted."""
+    """How many requests may wait, and how often one may be interrupted."""
 
     max_external_depth: Depth = 20
-    """External items that may wait; one more is refused with 503."""
+    """Maximum number of waiting external requests. Further ones get 503."""
     max_internal_depth: Depth = 1000
-    """Internal items that may wait; one more is refused with 503."""
+    """Maximum number of waiting internal requests. Further ones get 503."""
     max_interrupt_count: Count = 3
-    """Interruptions of one item, loads in vain included, after which it is protected and finishes; 0 interrupts nobody."""
+    """Maximum interruptions of one request, including loads for it that were undone. After that, it finishes. 0 turns interruptions off."""
     max_wait_s: Duration = 0.0
-    """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes."""
+    """Seconds a request may wait before it gets 503. 0 means no limit. Jobs have no limit."""
 
 
 class GpuAlertSettings(Section):
-    """When swapping is worth a word to the owner."""
+    """When you get an alert about the GPU."""
 
     swaps_per_hour_warning: Count = 4
-    """More swaps than this in an hour."""
+    """Alert if there are more model swaps than this in an hour."""
     swap_wait_ms_warning: Annotated[Number, Field(ge=0, le=YEAR_S * 1000)] = 60000.0
-    """A swap longer than this many milliseconds."""
+    """Alert if a swap takes longer than this, in milliseconds."""
     swap_overhead_pct_warning: Percentage = 25.0
-    """More than this percentage of busy time spent on swaps."""
+    """Alert if swaps take more than this percentage of the time the GPU was busy in the last hour."""
     temperature_c: Annotated[Number, Field(ge=1, le=150)] = 85.0
-    """A card as hot as this, in degrees Celsius."""
+    """Alert if the GPU reaches this temperature, in degrees Celsius."""
 
 
 class GpuSettings(Section):
-    """The card and what lives on it."""
+    """The GPU and the models on it."""
 
     home_model: ModelNameOrNothing = ""
-    """The model that is resident when nobody needs another one; empty for none."""
+    """Model to load when no request needs another one, such as `llama3.1:8b`. Empty: none."""
     swap_timeout_s: Timeout = 120.0
-    """Seconds for a load; longer is a failure."""
+    """Seconds a model may take to load. Raise it for large models on a slow disk."""
     restore_home_delay_s: Duration = 120.0
-    """Most idle seconds before the home model is loaded again; less where less has proved better, 0 for at once."""
+    """Maximum seconds without work before the home model is loaded again. Hearth learns when less is better; 0 loads it at once."""
     vram_gb: Gibibytes | None = None
-    """GPU memory in GiB, 0 for a machine without GPU (no limit); unset is what the card says, else unknown: one model at a time."""
+    """GPU memory in GiB. 0: no GPU, no limit. Unset: what the GPU reports; if it reports nothing, one model is loaded at a time."""
     parallel: Slots = 1
-    """Requests that one model serves at once, unless `models` says otherwise; at most OLLAMA_NUM_PARALLEL."""
+    """Requests one model serves at the same time, unless `models` sets it. At most Ollama's `OLLAMA_NUM_PARALLEL`."""
     nvml: Annotated[Flag, RESTART] = True
-    """Read the card's own numbers: NVIDIA's through NVML, AMD's from sysfs. false where Ollama runs on another machine."""
+    """Read the GPU's memory, load and temperature (NVIDIA: NVML, AMD: sysfs). Set it to false if Ollama runs on another machine."""
     device: Annotated[GpuDevice, RESTART] = "0"
-    """Which card, by its number or an NVIDIA card's UUID."""
+    """GPU to read, in quotes: its number, or the UUID of an NVIDIA GPU as `nvidia-smi -L` prints it."""
     sample_interval_s: Annotated[Number, Field(ge=1, le=3600)] = 5.0
-    """Seconds between two readings of the card."""
+    """Seconds between two readings of the GPU."""
     task_vram_gb: Table[Name, Gibibytes] = EMPTY
-    """GPU memory in GiB that is reserved for a model when it is loaded for a task of this type, instead of the model's own."""
+    """GPU memory in GiB to reserve for a model loaded for this task type, in place of its own size, such as `cover_letter: 2.5`."""
     swap_cost_prior_s: Duration = 10.0
-    """Assumed seconds for a swap that has not been measured yet."""
+    """Assumed seconds for a swap that was not measured yet."""
     alerts: GpuAlertSettings = GpuAlertSettings()
 
 
 class ModelSettings(Section):
-    """What is known of one model."""
+    """Settings of one model."""
 
     vram_gb: Gibibytes | None = None
-    """GPU memory it needs in GiB; unset is learned from `/api/ps`."""
+    """GPU memory the model needs, in GiB. Unset: learned from Ollama."""
     parallel: Slots | None = None
-    """Requests it serves at once; unset is `gpu.parallel`."""
+    """Requests the model serves at the same time. Unset: `gpu.parallel`."""
     num_ctx: Annotated[Annotated[Integer, Field(ge=1, le=100_000_000)] | None, Reload.NEXT_LOAD] = None
-    """Context length it is loaded with and every native request is sent with; unset is the model's own. The OpenAI and Anthropic routes
-    cannot carry one and use the model's own, so give their callers a tag made with `PARAMETER num_ctx`."""
+    """Context length in tokens for loading the model and for every native request. Unset: the model's own. The OpenAI and Anthropic APIs
+    cannot set one: give their callers a tag made with `PARAMETER num_ctx`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,87 +61,87 @@ from hearth.types import Lane, Priority
 
 
 class BackendSettings(Section):
-    """How model servers are treated."""
+    """The model server. `backend: emulator` is short for `mode` alone."""
 
     mode: Annotated[BackendMode, RESTART] = BackendMode.AUTO
-    """`ollama`, `emulator`, or `auto`: Ollama where one answers at start, else the embedded emulator."""
+    """`ollama`, `emulator` (needs no GPU), or `auto`: Ollama if it answers at start, else the emulator."""
     wait_when_down_s: Duration = 10.0
-    """Seconds that requests wait for a model server that is down before they get 503."""
+    """Seconds requests wait for a model server that is down before they get 503."""
     check_interval_s: Timeout = 5.0
-    """Seconds between looks at what the model server holds in memory."""
+    """Seconds between two checks of the models that the model server has loaded."""
 
 
 class OllamaSettings(Section):
-    """The Ollama behind Hearth."""
+    """The Ollama server that Hearth sends requests to."""
 
     url: Annotated[HttpUrl, RESTART] = "http://127.0.0.1:11434"
-    """Where it listens."""
+    """URL of Ollama. `${NAME}` is read from the environment."""
     connect_timeout_s: Annotated[Timeout, RESTART] = 5.0
-    """Seconds for a connection."""
+    """Seconds a connection to Ollama may take."""
     first_byte_timeout_s: Timeout = 60.0
-    """Seconds without any byte before a model counts as stuck (prompt time is added for long prompts)."""
+    """Seconds a model may take to send its first byte before it counts as stuck. Long prompts get more."""
     idle_timeout_s: Timeout = 120.0
-    """Seconds between two chunks of a running answer."""
+    """Maximum seconds between two chunks of an answer."""
     answer_timeout_s: Timeout | None = None
-    """Seconds that an answer may take which does not stream; unset is twice what its longest form should take, 30 at least. A stream has
-    no such limit: it ends when it stops moving."""
+    """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its longest form, at least 30. Streams have no
+    such limit, only `idle_timeout_s`."""
 
 
 class KeepaliveSettings(Section):
-    """Signs of life for streaming callers who wait."""
+    """Keep-alive messages for callers that wait for a stream."""
 
     after_s: Timeout = 10.0
-    """Seconds of waiting after which the answer begins with a sign of life; before it, real status codes are possible."""
+    """Seconds of waiting until the first message. From then on, errors can only be reported inside the stream."""
     every_s: Timeout = 15.0
-    """Seconds between further signs of life while nothing else is sent."""
+    """Seconds between further messages while nothing else is sent."""
 
 
 class ServerSettings(Section):
-    """Hearth's own door."""
+    """Hearth's own HTTP server."""
 
     host: Annotated[ListenHost, RESTART] = "127.0.0.1"
-    """Address to listen on; anything but loopback needs `auth.keys`."""
+    """Address to listen on. Anything but loopback requires `auth.keys`."""
     port: Annotated[Integer, Field(ge=1, le=65_535), RESTART] = 8411
     """Port to listen on."""
     allowed_hosts: Items[AllowedHost] = ()
-    """Host names callers may use besides loopback names and `host` (`gpu-box.lan`, without port)."""
+    """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`."""
     allowed_origins: Items[Origin] = ()
-    """Pages that may use the model APIs from a browser (`app://obsidian.md`, `http://localhost:*`, `vscode-webview://*`)."""
+    """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`, `http://localhost:*` or `vscode-webview://*`.
+    They cannot use Hearth's own pages and commands."""
     max_body_mib: Mebibytes = 32.0
-    """Largest request body in MiB."""
+    """Maximum size of a request body, in MiB."""
     max_bodies_mib: Mebibytes = 256.0
-    """All request bodies together that are held at one time, in MiB; never less than three times `max_body_mib`."""
+    """Maximum size of all request bodies in memory, in MiB. Beyond it, requests get 503. At least three times `max_body_mib` is used."""
     prompt_previews: Flag = False
-    """Show the first 80 characters of each prompt in the status and its stream, to everybody who may read them."""
+    """Show the first 80 characters of each prompt in the status, to everyone who may read it."""
     write_buffer_mib: Mebibytes = 4.0
-    """Unread bytes held for a slow reader, in MiB, before the model server is made to wait."""
+    """Unread bytes to keep for a slow client, in MiB, before Hearth stops reading from the model server."""
     write_deadline_s: Timeout = 10.0
-    """Seconds a full buffer may stand still before its reader is dropped."""
+    """Seconds a client with a full buffer may read nothing before it is disconnected."""
     shutdown_grace_s: Duration = 10.0
-    """Seconds that running work gets at shutdown."""
+    """Seconds running requests get to finish at shutdown."""
     log_format: Annotated[LogFormat, RESTART] = LogFormat.AUTO
     """`text`, `json`, or `auto`: text in a terminal, JSON elsewhere."""
     log_level: Annotated[Literal["info", "debug"], RESTART] = "info"
-    """`info`: one line for each finished item; `debug`: also its steps on the way."""
+    """`info` logs one line per finished request, `debug` also its steps."""
 
 
 class ClientSettings(Section):
-    """Habits of well-known clients, and what is done about them."""
+    """How Hearth adapts to well-known clients."""
 
     background_tasks: Literal["resident", "as_asked"] = "resident"
-    """Open WebUI's titles, tags and follow-ups: answered by whatever model is `resident`, so that they never cause a swap, or by the model
-    `as_asked`."""
+    """Model for Open WebUI's titles, tags and follow-ups: `resident` (one that is loaded, so no swap) or `as_asked` (as in the request)."""
     strip_attribution: Flag = True
-    """Take Claude Code's changing attribution line out of its system prompt, which else spoils the prompt cache on every turn."""
+    """Remove the changing attribution line from Claude Code's system prompt. With it, the prompt cache is lost on every turn."""
 
 
 class CallerLimits(Section):
-    """Requests of one caller per sliding window; None inherits the default."""
+    """Limits of one caller."""
 
     requests_per_minute: Count | None = None
-    """Requests in any 60 seconds."""
+    """Maximum requests in any 60 seconds. Unset: see `rate_limits.default`."""
     requests_per_hour: Count | None = None
-    """Requests in any 3600 seconds."""
+    """Maximum requests in any 3600 seconds. Unset: see `rate_limits.default`."""
 
 
 _WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
@@ -149,12 +149,12 @@ _WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
 
 
 class RateLimitSettings(Section):
-    """How often callers may ask."""
+    """How many requests callers may send. Internal callers have no limit."""
 
     default: CallerLimits = CallerLimits()
-    """Applies to every external caller without an entry of its own; unset is 120 and 2000 for callers with a key, no limit without."""
+    """Limits of every external caller without its own. Unset: 120 per minute and 2000 per hour for callers with a key, none without."""
     callers: Table[Name, CallerLimits] = EMPTY
-    """Overrides by caller name."""
+    """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
     def of_caller(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
@@ -175,10 +175,10 @@ class RateLimitSettings(Section):
 
 
 class BudgetSettings(Section):
-    """Money."""
+    """The daily budget for cloud models."""
 
     daily_external_usd: Usd = 5.0
-    """US dollars a day that external callers may spend on cloud models, together; days begin at midnight in `scheduling.time_zone`."""
+    """US dollars that all external callers together may spend per day. Days begin at midnight in `scheduling.time_zone`."""
     alert_pct: Percentage = 80.0
     """Percentage of the budget at which you get an alert."""
 
@@ -188,202 +188,202 @@ def _allow_key(schema: dict[str, Any]) -> None:
     schema["properties"]["key"] = {
         "type": "string",
         "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$",
-        "description": "In place of `sha256`: `${NAME}` takes the key from the environment. hot",
+        "description": "Instead of `sha256`: the key itself, as `${NAME}` from the environment, 16 characters or more. hot",
     }
     schema["required"] = ["name"]
     schema["oneOf"] = [{"required": ["sha256"]}, {"required": ["key"]}]
 
 
 class KeySettings(Section):
-    """One API key: who it names and what that caller may do. Exactly one of `sha256` and `key` is given."""
+    """One API key and the rights of its caller. Exactly one of `sha256` and `key` is given."""
 
     model_config = ConfigDict(json_schema_extra=_allow_key)
 
     name: Name
-    """The caller's name in status, limits and logs."""
+    """Name of the caller in status, limits and logs."""
     sha256: Digest
-    """SHA-256 of the key in hex (`hearth admin key new NAME` prints both); `key: ${ENV}`, 16 characters or more, is hashed."""
+    """SHA-256 of the key in hex; `hearth admin key new NAME` prints both. Or `key: ${NAME}`: the key itself, from the environment."""
     lane: Lane = Lane.EXTERNAL
-    """`internal` goes before everything else; `external` queues in order."""
+    """`internal` requests go before all others. `external` requests are served in order of arrival."""
     max_priority: PriorityName = Priority.CRITICAL
-    """The highest internal priority this key may claim: critical, normal or background."""
+    """Highest internal priority the caller may ask for: `critical`, `normal` or `background`."""
     models: Items[ModelName] = ()
-    """Models it may use, `*` as wildcard; empty is all."""
+    """Models the caller may use, with `*` as wildcard. Empty: all."""
     admin: Flag = False
-    """May preempt, cancel others' requests, reload, and manage Ollama's models."""
+    """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's models."""
     allow_cloud: Flag = False
-    """Its requests may be answered by Claude (`cloud`), which costs money and sends the prompt out of your network."""
+    """Allow answers from Claude (`cloud`). This costs money and sends prompts out of your network."""
     local_only: Flag = False
-    """Its requests never leave your network, whatever `allow_cloud` says."""
+    """Keep the caller's requests in your network, whatever `allow_cloud` says."""
     daily_usd: Usd | None = None
-    """US dollars a day that this caller may spend on Claude; unset is no limit of its own."""
+    """US dollars the caller may spend on Claude per day. Unset: no limit of its own."""
 
 
 class AuthSettings(Section):
-    """Who may call."""
+    """Who may use Hearth."""
 
     keys: Items[KeySettings] = ()
-    """API keys; none at all means loopback callers only."""
+    """API keys. Empty: only callers on this machine."""
 
 
 class WebhookSettings(Section):
-    """Webhooks at the end of a job. The secret is in no repr, log, error or status."""
+    """Webhooks at the end of a job."""
 
     allowed_hosts: Items[AllowedHost] = ()
-    """Hosts that a job's `webhook` may name, without port; none at all means that no job may have one."""
+    """Hosts that the `webhook` of a job may name, without port, such as `n8n.lan`. Empty: no job may have one."""
     secret: SigningSecret = Field(default="", repr=False)
-    """What every message is signed with (HMAC-SHA256), 16 characters or more; `${NAME}` takes it from the environment."""
+    """Secret that signs messages (HMAC-SHA256), 16 characters or more; `${NAME}` is read from the environment. Webhooks require it."""
     max_attempts: Annotated[Integer, Field(ge=1, le=20)] = 8
-    """Attempts for one message, further and further apart, before it is given up."""
+    """Maximum attempts to deliver a message. The pauses between them grow."""
     timeout_s: Annotated[Number, Field(gt=0, le=300)] = 10.0
-    """Seconds for one attempt."""
+    """Seconds one attempt may take."""
 
 
 class JobSettings(Section):
-    """Durable jobs (docs/jobs.md): they need `storage.enabled`, and their requests and results are kept in its file."""
+    """Durable jobs (docs/jobs.md). They require `storage.enabled`; requests and results are kept in its file."""
 
     task_types: Items[Name] = ()
-    """Task types that `submit_task` puts into the durable queue; others run at once on a pool of threads."""
+    """Task types that `submit_task` puts into the durable queue. Others run at once in a thread pool."""
     priority: PriorityName = Priority.BACKGROUND
-    """The internal band of a job that asks for none; jobs of external callers wait in the external queue."""
+    """Internal priority of a job that names none. Jobs of external callers wait in the external queue."""
     max_in_queue: Annotated[Integer, Field(ge=1, le=1000)] = 4
-    """Jobs that are in the GPU's own queue, or running, at one time; all others wait in the store."""
+    """Maximum number of jobs in the queue for the GPU, running ones included. All others wait in the store."""
     max_queued: Depth = 10_000
-    """Jobs that may wait in the store; one more is refused with 503."""
+    """Maximum number of jobs waiting in the store. Further ones get 503."""
     max_stored_mib: Mebibytes = 256.0
-    """MiB of requests, results and files in the store beyond which new jobs and files are refused with 503."""
+    """Maximum size of requests, results and files in the store, in MiB. Beyond it, new jobs and files get 503."""
     caller_share_pct: Annotated[Number, Field(ge=1, le=100)] = 50.0
     """Percentage of `max_queued`, `max_stored_mib` and `batches.max_open` that one external key may use."""
     internal_room_pct: Annotated[Number, Field(ge=0, le=99)] = 20.0
-    """Percentage of `max_queued` and `max_stored_mib` that external keys leave free for the internal lane."""
+    """Percentage of `max_queued` and `max_stored_mib` that is reserved for internal callers."""
     max_result_mib: Mebibytes = 16.0
-    """MiB that one answer may have; a job with a larger one fails."""
+    """Maximum size of an answer, in MiB. A job with a larger one fails."""
     max_attempts: Annotated[Integer, Field(ge=1, le=100)] = 3
-    """Starts of one job after which it ends failed: a job that brings the gateway down, or an answer that always fails."""
+    """Starts of one job before it fails, if it crashes the gateway or its answer always fails."""
     on_restart: Annotated[Literal["requeue", "fail"], RESTART] = "requeue"
-    """What becomes of a job that had been sent to the model server when the gateway died: requeue (it runs again) or fail."""
+    """If the gateway crashes while a job runs: `requeue` runs it again, `fail` ends it."""
     keep_results_days: Annotated[Number, Field(ge=1, le=36_600)] = 7.0
-    """Days after which an ended job is deleted with its result."""
+    """Days to keep an ended job and its result."""
     pool_workers: Annotated[Integer, Field(ge=1, le=256), RESTART] = 4
-    """Threads for the tasks of `submit_task` that are not in `task_types`."""
+    """Threads for tasks of `submit_task` that are not in `task_types`."""
     webhooks: WebhookSettings = WebhookSettings()
 
 
 class BatchSettings(Section):
-    """OpenAI's files and batches (docs/batches.md): they need `storage.enabled`, and share `jobs.max_stored_mib` with the jobs."""
+    """OpenAI's files and batches (docs/batches.md). They require `storage.enabled` and share `jobs.max_stored_mib` with jobs."""
 
     window: Literal["any", "offpeak"] = "any"
-    """When requests of batches may start: any, or offpeak (outside `scheduling.active_hours` only)."""
+    """When requests of batches may start: `any` time, or `offpeak`, which is outside `scheduling.active_hours`."""
     max_file_mib: Mebibytes = 100.0
-    """MiB that one uploaded file may have."""
+    """Maximum size of an uploaded file, in MiB."""
     max_requests: Depth = 50_000
-    """Requests that one batch may have."""
+    """Maximum number of requests in a batch."""
     max_open: Annotated[Integer, Field(ge=1, le=1000)] = 50
-    """Batches that may be open, of all callers together; one more is refused with 503."""
+    """Maximum number of open batches of all callers together. Further ones get 503."""
     keep_files_days: Annotated[Number, Field(ge=1, le=36_600)] = 30.0
-    """Days after which a file is deleted, unless its caller has said otherwise; and an ended batch with it."""
+    """Days to keep an ended batch, and a file whose caller has set no other time."""
 
 
 class EmbeddingSettings(Section):
-    """Embedding calls with a single input (docs/embeddings.md): those that come while one like them is under way go together."""
+    """Embedding requests with a single input (docs/embeddings.md). Those that arrive while one like them runs are sent together."""
 
     accumulate: Flag = True
-    """Put them into one call of the model server."""
+    """Combine such requests into one request to the model server."""
     max_inputs: Annotated[Integer, Field(ge=1, le=128)] = 8
-    """Inputs of one call at most; a full one goes at once."""
+    """Maximum inputs per combined request. A full one is sent at once."""
     max_wait_ms: Annotated[Number, Field(ge=0, le=10_000)] = 50.0
-    """Milliseconds that an input is held back for company at most; one that nothing like it is under way for is not held at all."""
+    """Maximum milliseconds an input waits for others. It does not wait if nothing like it runs."""
 
 
 class CloudPriceSettings(Section):
-    """What a million tokens of one Claude model cost, in US dollars."""
+    """Prices of one Claude model, in US dollars per million tokens."""
 
     input_usd: TokenPrice
     """Tokens of the prompt."""
     output_usd: TokenPrice
-    """Tokens of the answer, thinking included."""
+    """Tokens of the answer, including thinking."""
     cache_read_usd: TokenPrice | None = None
-    """Prompt tokens read from Claude's cache; unset is a tenth of `input_usd`."""
+    """Prompt tokens read from Claude's cache. Unset: a tenth of `input_usd`."""
     cache_write_usd: TokenPrice | None = None
-    """Prompt tokens written to it for five minutes; unset is 1.25 times `input_usd`. For an hour it is always twice `input_usd`."""
+    """Prompt tokens written to the cache for five minutes. Unset: 1.25 times `input_usd`. For an hour, it is always twice `input_usd`."""
 
 
 class CloudSettings(Section):
-    """Claude, for callers whose key has `allow_cloud`: where Ollama is down, lacks the model, or would take too long."""
+    """Claude, for callers with `allow_cloud`: for `claude-...` models, and if Ollama is down, lacks the model, or would take too long."""
 
     api_key: ApiKey = Field(default="", repr=False)
-    """Anthropic's API key, as `${NAME}` from the environment; empty is no cloud at all. Needs `storage.enabled`."""
+    """Anthropic API key, as `${NAME}` from the environment. Empty: no cloud. Requires `storage.enabled`."""
     model: ModelName = "claude-haiku-5-5"
-    """The Claude model that answers in place of a local one."""
+    """Claude model that answers in place of a local one."""
     models: Table[ModelName, Text] = EMPTY
-    """Other Claude models by the local model that was asked for, `*` as wildcard; the first that matches counts."""
+    """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*": claude-sonnet-5`. The first match counts."""
     base_url: HttpUrl = "https://api.anthropic.com"
-    """Where the API is."""
+    """URL of the API. `${NAME}` is read from the environment."""
     when_wait_over_s: Duration | None = None
-    """Estimated wait in seconds beyond which Claude answers instead; unset is never."""
+    """Estimated wait in seconds above which Claude answers instead. Unset: never."""
     max_per_request_usd: Usd = 0.5
-    """US dollars that one call may cost at worst, for internal callers too."""
+    """US dollars one request may cost at most, for internal callers too."""
     daily_external_usd: Usd | None = None
-    """US dollars a day for external callers; with `budget.daily_external_usd` the smaller of the two holds. Unset is that one."""
+    """US dollars that external callers may spend per day, if less than `budget.daily_external_usd`. Unset: only that limit."""
     default_max_tokens: Annotated[Integer, Field(ge=1, le=1_000_000)] = 4096
-    """Limit of the answer in tokens where the caller gives none; Claude insists on one."""
+    """Maximum answer tokens if the caller sets no limit. Claude requires one."""
     timeout_s: Timeout = 300.0
-    """Seconds without any piece of the answer after which the call has failed; signs of life do not count."""
+    """Seconds without any text of the answer after which a request fails. Pings do not count."""
     max_retries: Annotated[Integer, Field(ge=0, le=10)] = 2
-    """Further attempts of a call that failed before its first byte."""
+    """Retries of a request that failed before its first byte."""
     allow_local: Flag = False
-    """Without `auth.keys`: callers on this machine may use Claude."""
+    """Allow Claude for callers on this machine if there are no `auth.keys`."""
     prices: Table[ModelName, CloudPriceSettings] = EMPTY
-    """Prices by Claude model, where the list that comes with Hearth (genai-prices) is wrong or lacks one."""
+    """Prices by Claude model, if the built-in list (genai-prices) is wrong or lacks one."""
 
 
 class StorageSettings(Section):
-    """What outlives the process: one database file."""
+    """The SQLite file that outlives a restart: a row per finished request, without its text, and the jobs."""
 
     enabled: Annotated[Flag, RESTART] = True
-    """Keep a log of finished requests; without it, rate limits and statistics begin anew with every start."""
+    """Use this file. Without it, rate limits and statistics start from zero after a restart, and `hearth log` and jobs do not work."""
     path: Annotated[FilePath, RESTART] = ""
-    """The file, absolute or beginning with `~/`; empty is `$XDG_STATE_HOME/hearth/hearth.db`."""
+    """Path of the file, absolute or beginning with `~/`. Empty: `$XDG_STATE_HOME/hearth/hearth.db` (in `~/.local/state`)."""
     retention_days: Annotated[Number, Field(gt=0, le=36_600), RESTART] = 90.0
-    """Days after which an entry is forgotten."""
+    """Days to keep rows."""
     max_mib: Annotated[Number, Field(ge=1, le=1_000_000), RESTART] = 512.0
-    """Size of the data in MiB beyond which the oldest entries are forgotten."""
+    """Maximum size of the data, in MiB. Beyond it, the oldest rows are deleted."""
     reserve_mib: Annotated[Number, Field(ge=0, le=1_000_000), RESTART] = 8.0
-    """MiB put aside beside the file for the day the disk is full; 0 for none."""
+    """Disk space to reserve in a second file, in MiB. Hearth frees it when the disk is full. 0: none."""
 
 
 class TelemetrySettings(Section):
     """Traces of finished requests for an OpenTelemetry collector (docs/telemetry.md)."""
 
     otlp_endpoint: Annotated[HttpUrlOrNothing, RESTART] = ""
-    """Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318`; empty sends nothing. Needs the extra `otel`."""
+    """URL of a collector for OTLP over HTTP, such as `http://127.0.0.1:4318`. Empty: no traces. Requires the extra `otel`."""
     service_name: Annotated[Name, RESTART] = "hearth"
-    """What Hearth is called in the traces."""
+    """Service name in the traces."""
     sample_ratio: Annotated[Number, Field(ge=0, le=1), RESTART] = 1.0
-    """Share of the requests that are traced, from 0 to 1; a caller that traces itself decides for its own."""
+    """Share of requests to trace, 0 to 1. A caller that sends a trace context decides for its own."""
 
 
 class AlertSettings(Section):
-    """What is worth a message to the owner, and where it goes. The URLs are secrets: they are in no repr, log, error or status."""
+    """Alerts to you. Without any of the three URLs, none is sent. `hearth admin alert test` sends a test message."""
 
     discord_webhook_url: WebhookUrl = Field(default="", repr=False)
-    """Discord webhook that gets the messages; `${NAME}` takes it from the environment; empty is none."""
+    """Discord webhook (channel settings, Integrations); `${NAME}` is read from the environment. Anyone who has it can post there."""
     webhook_url: WebhookUrl = Field(default="", repr=False)
-    """Any HTTP address that gets them as JSON (docs/alerts.md); `${NAME}` as above; empty is none."""
+    """URL that gets alerts as JSON by POST (docs/alerts.md). `${NAME}` is read from the environment."""
     ntfy_url: WebhookUrl = Field(default="", repr=False)
-    """Topic of an ntfy server, such as `https://ntfy.sh/my-topic`; `${NAME}` as above; empty is none."""
+    """Topic of an ntfy server, such as `https://ntfy.sh/my-topic`. `${NAME}` is read from the environment."""
     debounce_minutes: Annotated[Number, Field(ge=0, le=10_080)] = 10.0
-    """Minutes between two messages of one type about one caller; what is left out is counted in the next one."""
+    """Minutes between two alerts of one type about one caller. The next one counts those left out."""
     mute: Items[AlertType] = ()
-    """Types of alerts that are never sent."""
+    """Alert types that are never sent, such as `residency_drifted`. docs/alerts.md lists them."""
     rate_limit_alert_threshold: Annotated[Integer, Field(ge=1, le=10_000)] = 5
-    """Refusals of one caller by its rate limit within 5 minutes that are worth a message."""
+    """Alert if one caller is refused by its rate limit this many times within 5 minutes."""
     queue_depth_warning: Count = 10
-    """More external items than this waiting; it is over at half as many."""
+    """Alert if more external requests than this wait. The alert ends when half as many wait."""
     loop_lag_warning_s: Annotated[Number, Field(ge=0.05, le=3600)] = 1.0
-    """Seconds that Hearth's event loop was held up, which delays everybody; less is usual while a model loads."""
+    """Alert if Hearth is blocked for this many seconds, which delays all requests. Less is normal while a model loads."""
     disk_free_warning_mib: Annotated[Number, Field(ge=0, le=1_000_000_000)] = 512.0
-    """Less free space than this in MiB on the disk of the log file; 0 never warns."""
+    """Alert if the disk of the database has less free space than this, in MiB. 0 turns the alert off."""
 
 
 def _spelled_out(value: object) -> object:
@@ -397,12 +397,12 @@ class Settings(Section):
     scheduling: SchedulingSettings = SchedulingSettings()
     queue: QueueSettings = QueueSettings()
     priority_map: Table[Name, PriorityName] = EMPTY
-    """Internal task types by priority; a type that is not listed is `normal`."""
+    """Priorities of internal task types: `critical`, `normal` or `background`. A type that is not listed is `normal`."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     budget: BudgetSettings = BudgetSettings()
     gpu: GpuSettings = GpuSettings()
     models: Table[ModelName, ModelSettings] = EMPTY
-    """Models by name as callers write it."""
+    """Settings of single models, by the name callers use."""
     backend: Annotated[BackendSettings, BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None)] = (
         BackendSettings()
     )
