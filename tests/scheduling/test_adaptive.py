@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
-from hearth.scheduling.policies.adaptive import MOST_TRIPS, UNKNOWN_HOLD_S
+from hearth.scheduling.policies import MOST_TRIPS, UNKNOWN_HOLD_S
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import rare_in_overload, two_agents
 from hearth.types import Band

@@ -6,10 +6,10 @@ target's own median, where that is more) so that one cold start does not spoil t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from itertools import islice
-from typing import TypeGuard
+from typing import Any, TypeVar
 
 from hearth.types import QueueItem, Usage, WorkKind
 
@@ -37,6 +37,7 @@ FORMAT = 1
 MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
 _GENERATE = WorkKind.GENERATE  # looked up once: in Python 3.11 that takes as long as calling a function
 
+K = TypeVar("K")
 IdleEnd = tuple[float, float, str]
 """(seconds that an idle time took, weight of the band that ended it, model that was asked for, "" for any)"""
 
@@ -173,56 +174,31 @@ class Estimates:
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
-    def restore(self, document: Mapping[str, object]) -> None:
-        """Take over what an earlier process exported. What is missing, wrong or of another format counts as never learned."""
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Take over what an earlier process exported; another format, or one field that is not as `export` writes it, teaches nothing."""
         if document.get("format") != FORMAT:
             return
-        self._swap_s |= _pairs(document.get("swap_s"))
-        self._target_s |= _numbers(document.get("target_s"))
-        self._decode_tps |= _numbers(document.get("decode_tps"))
-        self._prompt_tps |= _numbers(document.get("prompt_tps"))
-        factors = _numbers(document.get("prompt_factor"))
-        self._prompt_factor |= {model: factor for model, factor in factors.items() if FACTORS[0] <= factor <= FACTORS[1]}
-        self._output_tokens |= dict(islice(_pairs(document.get("output_tokens")).items(), MAX_CALLERS))
-        self._runs |= {model: (RUNS, mean_s) for model, mean_s in _numbers(document.get("run_s")).items()}
-        recent = _named(document.get("recent_swaps_s"))
-        self._recent_swaps_s |= {target: tuple(map(float, filter(_is_measure, _list(swaps))))[-SWAP_MEMORY:] for target, swaps in recent}
-        self._idle_ends |= dict(islice(_idle_ends(document.get("idle_ends")), MAX_IDLE_SETS))
+        try:
+            learned: dict[str, dict[Any, Any]] = {
+                f"_{name}": _measured(document.get(name, {}).items()) for name in ("target_s", "decode_tps", "prompt_tps", "prompt_factor")
+            }
+            learned["_swap_s"] = _measured(((origin, target), seconds) for origin, target, seconds in document.get("swap_s", ()))
+            outputs = _measured(((caller, model), tokens) for caller, model, tokens in document.get("output_tokens", ()))
+            learned["_output_tokens"] = dict(islice(outputs.items(), MAX_CALLERS))
+            learned["_runs"] = {model: (RUNS, mean_s) for model, mean_s in _measured(document.get("run_s", {}).items()).items()}
+            recent = document.get("recent_swaps_s", {}).items()
+            learned["_recent_swaps_s"] = {target: tuple(map(float, swaps))[-SWAP_MEMORY:] for target, swaps in recent}
+            ends = document.get("idle_ends", ())
+            learned["_idle_ends"] = {
+                tuple(models): tuple((float(gap_s), float(weight), str(model)) for gap_s, weight, model in found[-IDLE_ENDS:])
+                for models, found in ends[-MAX_IDLE_SETS:]
+            }
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            return
+        for name, values in learned.items():
+            vars(self)[name].update(values)
 
 
-def _is_measure(value: object) -> TypeGuard[float]:
-    """A number that can have been measured: more than nothing, and of this world."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _named(value: object) -> list[tuple[str, object]]:
-    return [(key, each) for key, each in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
-
-
-def _numbers(value: object) -> dict[str, float]:
-    return {name: float(each) for name, each in _named(value) if _is_measure(each)}
-
-
-def _pairs(value: object) -> dict[tuple[str, str], float]:
-    rows = [row for row in _list(value) if isinstance(row, list) and len(row) == 3]
-    return {
-        (first, second): float(each)
-        for first, second, each in rows
-        if isinstance(first, str) and isinstance(second, str) and _is_measure(each)
-    }
-
-
-def _idle_ends(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, ...]]]:
-    """An idle time may have taken no time at all."""
-    for row in _list(value):
-        match row:
-            case [list(models), list(ends)] if all(isinstance(model, str) for model in models):
-                rows = [end for end in ends[-IDLE_ENDS:] if isinstance(end, list) and len(end) == 3]
-                good = [row for row in rows if (row[0] == 0 or _is_measure(row[0])) and _is_measure(row[1]) and isinstance(row[2], str)]
-                yield tuple(models), tuple((float(gap_s), float(weight), model) for gap_s, weight, model in good)
-            case _:
-                pass
+def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """Without what cannot have been measured: nothing, less than nothing, or more than all of this world."""
+    return {key: float(value) for key, value in found if 0 < value <= MOST}

@@ -1,0 +1,299 @@
+"""Which model a band serves next when it has a choice.
+
+A policy compares the heads of a band's lines and how much waits behind each; it never reaches across bands and knows learned estimates
+only. Rules that hold for every policy (bands, settling, one swap at a time) live in `scheduling.placement`.
+
+`cost_aware` is the coalescing policy of llmux's switching efficiency report: five checks, in its order, with its four parameters. For work
+that needs a swap: 1. what has waited `max_wait_s` swaps; 2. an empty GPU, or room beside what is there, swaps; 3. a model serves for at
+least what the swap costs, and for `min_active_s`; 4. a queue of `amortization_factor` times the swap's seconds swaps; 5. a smaller one
+swaps after `coalesce_window_s`. A deferral is checked again when it ends, and a model that still has work is left only after
+`residency_factor` times the cost of the swap: else overload would be nothing but swapping.
+
+`time_slice` is the report's last recommendation. Each model serves for a slice in proportion to its waiting work, never below
+`min_slice_factor` times what the swap costs, and swaps come only between slices, for what waits longest. The slices of a round add up to
+the least slices of all models that have work. A model that runs dry gives the rest of its slice away.
+
+`adaptive` serves a model to the end, then the one that answers the most callers per second. docs/scheduling.md has the theory, the bounds
+and the results, with the same numbers for the rules. The first that applies decides.
+
+1. The longest waiting item that needs a swap is late (`is_late`):
+   a. nothing in memory has work, and it has waited twice its patience, or once if the model in memory has earned its place;
+   b. a model in memory has work, and it has waited its patience, and that model has earned its place `LEAVING_FACTOR` times;
+   c. a model in memory has work that has not become less while it was served, and it has waited `MOST_TRIPS` trips.
+2. A model in memory that has work is served.
+   It is left before that, for the option of rule 3, only where it has earned its place `LEAVING_FACTOR` times and the callers of the
+   other model are spared much more waiting than everybody else is caused.
+3. The model that serves the most waiting items per second of swap and work, once the hold for a caller who is about to be back is over
+   (`held_until`): of the gaps that were seen of each of the last callers, the hold that wins most, chance of the comeback times its
+   worth, less the waiting. Only a likely comeback is waited for.
+
+Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload everybody is old, and swapping
+for age would make everybody older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
+`1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a leaves nothing that has work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hearth.config.choices import PolicyName
+from hearth.scheduling.arrivals import Habit
+from hearth.scheduling.residency import Phase
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Entry
+from hearth.types import Band
+
+PATIENCE = 3.0  # an item is late by the standard of the queue when it has waited this many times what serving the whole band takes
+LEAVING_COST = 1.5  # what a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile
+LEAVING_FACTOR = 20.0
+"""A model with work is left only after so many times what its coming or its going costs. So at most `1 / (1 + LEAVING_FACTOR)` of the time
+goes into swaps that could be done without at this load: the queue stays stable up to a load of 0.95."""
+MOST_TRIPS = 10.0  # longer than so many times the swap and the way back no item waits for a line that does not get shorter
+HOLD_SHARE = 0.3  # no hold is longer than this part of the swap and the way back, counted from the caller's last end
+OLDEST_TRIPS = 4.0  # what has waited for this many round trips is kept waiting for nobody
+WORTH = 0.5  # what a comeback saves, as a part of the swap and the way back: the caller is served at once, but others wait for that in turn
+LIKELY = 0.6  # the least chance of a comeback that is waited for
+DOUBT = 0.5  # comebacks that were never seen and are counted as missing all the same, since few gaps prove little
+LATE = 1.05
+LATE_S = 0.005  # a caller may be this much later than it ever was
+UNKNOWN_HOLD_S = 0.15
+UNKNOWN_SHARE = 0.02
+"""A caller of whom nothing is known gets a moment, if it has nothing else open with us: the next request of a loop comes at once."""
+MIN_GAPS = 3  # fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random
+
+
+class Cost(NamedTuple):
+    """What serving a line would mean, in expected seconds."""
+
+    waiting: int  # how many wait in the line, and for the same model in more urgent bands
+    work_s: float  # of serving them
+    evicts: tuple[str, ...] = ()  # what has to go first; nothing where the model fits beside the others, and where it cannot come now
+    swap_s: float = 0.0  # until the model is in memory; 0 where it is
+    trip_s: float = 0.0  # of the swap and the way back, which brings back what had to go
+
+
+class Candidate:
+    """The head of a line at one instant."""
+
+    def __init__(self, entry: Entry, state: State, band: Band, now: float, *, resident: bool, keep: Collection[str]) -> None:
+        self.entry = entry
+        self.resident = resident  # its model is in memory, or on its way in, and stays
+        self.model = entry.item.model or state.home or ""  # what it runs on
+        self._state, self._band, self._now, self._keep = state, band, now, keep
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Reckoned when it is first asked for."""
+        state, item, model = self._state, self.entry.item, self.model
+        waiting = state.waiting.up_to(self._band, item.model)
+        work_s = ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model)
+        if self.resident:
+            return Cost(waiting, work_s)
+        evicts = state.residency.eviction_for(model, self._keep, item.task_type) or ()
+        expected_s = state.estimates.swap_s
+        swap_s = max([expected_s(origin, model) for origin in evicts]) if evicts else expected_s("", model)
+        return Cost(waiting, work_s, evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts]))
+
+    def in_memory_s(self) -> float:
+        """How long the youngest of what it evicts has been in memory."""
+        residents = self._state.residency.residents
+        return min((self._now - residents[name].loaded_at for name in self.cost.evicts), default=0.0)
+
+    def may_evict(self, least: float = 0.0) -> bool:
+        """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
+        return all(earned(self._state, name, self.model, self._now, least) for name in self.cost.evicts)
+
+
+Candidates = Sequence[Candidate]
+
+
+def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
+    """Has a model been in memory for `residency_factor`, and at least `least`, times what its coming cost or its going costs?
+
+    That bounds the time spent on swaps that are forced on a model with work: to `1 / (1 + residency_factor)` at any load.
+    """
+    swap_s = max(state.estimates.swap_s("", resident), state.estimates.swap_s(resident, target))
+    factor = max(least, state.settings.scheduling.residency_factor)
+    return now - state.residency.residents[resident].loaded_at >= factor * swap_s
+
+
+def first(candidates: Candidates) -> Candidate | None:
+    """The one that is first in the band, None of none."""
+    return min(candidates, key=lambda candidate: candidate.entry.key, default=None)
+
+
+def split(candidates: Candidates) -> tuple[list[Candidate], list[Candidate]]:
+    """Those that need no swap, and those that do."""
+    return [each for each in candidates if each.resident], [each for each in candidates if not each.resident]
+
+
+def fifo(candidates: Candidates, _state: State, _now: float) -> Candidate:
+    """The item that is first in the band."""
+    return min(candidates, key=lambda candidate: candidate.entry.key)
+
+
+def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
+    """The first item that needs no swap; where all need one, the first item of the band."""
+    return min(candidates, key=lambda candidate: (not candidate.resident, candidate.entry.key))
+
+
+def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
+    """What `affinity` is forced by: all that is in memory has earned its place, whether or not it has to go."""
+    residents = state.residency.residents.values()
+    return all(earned(state, each.model, oldest.model, now) for each in residents if each.phase is Phase.READY)
+
+
+def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:
+    """See the module docstring."""
+    served, others = split(candidates)
+    swap_at = inf
+    for other in sorted(others, key=lambda candidate: candidate.entry.key):
+        at = _swaps_at(other, state, now)
+        if at <= now and (not served or not other.cost.evicts or other.may_evict()):
+            return other
+        swap_at = min(swap_at, at)
+    return first(served) or swap_at
+
+
+def _swaps_at(candidate: Candidate, state: State, now: float) -> float:
+    """The instant at which the checks let this swap happen, if nothing changes; now or earlier: at once.
+
+    Check 1 comes first by being an upper bound of all that follows.
+    """
+    rules, arrived_at = state.settings.scheduling.cost_aware, candidate.entry.item.arrived_at
+    stale_at = arrived_at + rules.max_wait_s
+    if not candidate.cost.evicts:
+        return now
+    window_ends_at = now - candidate.in_memory_s() + max(candidate.cost.swap_s, rules.min_active_s)
+    if now < window_ends_at:
+        return min(stale_at, window_ends_at)
+    if candidate.cost.waiting >= max(1, ceil(rules.amortization_factor * candidate.cost.swap_s)):
+        return now
+    return min(stale_at, arrived_at + rules.coalesce_window_s)
+
+
+def time_slice(candidates: Candidates, state: State, _now: float) -> Candidate:
+    """See the module docstring."""
+    served, others = split(candidates)
+    own, following = first(served), first(others)
+    if own is None or following is None:
+        return own or following or candidates[0]
+    if not following.cost.evicts:
+        return following
+    factor = state.settings.scheduling.time_slice.min_slice_factor
+    round_s = factor * (following.cost.swap_s + sum(other.cost.swap_s for other in others))
+    share = own.cost.work_s / max(own.cost.work_s + sum(other.cost.work_s for other in others), 1e-9)
+    is_over = following.in_memory_s() >= max(factor * following.cost.swap_s, share * round_s)
+    return following if is_over and following.may_evict() else own
+
+
+def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:
+    """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
+    waited_s = now - oldest.entry.item.arrived_at
+    backlog_s = sum(each.cost.work_s + state.estimates.swap_s("", each.model) for each in candidates)
+    patience_s = max(state.settings.scheduling.max_swap_wait_s, PATIENCE * backlog_s)
+    served, _ = split(candidates)
+    if not served:
+        return waited_s >= (patience_s if oldest.may_evict() else 2 * patience_s)
+    if waited_s >= patience_s and oldest.may_evict(LEAVING_FACTOR):
+        return True
+    if waited_s < MOST_TRIPS * oldest.cost.trip_s or not oldest.may_evict(MOST_TRIPS):
+        return False
+    loaded = [state.residency.residents.get(each.entry.item.model or "") for each in served]
+    return not any(each is None or own.cost.waiting < each.waiting_at_load for own, each in zip(served, loaded, strict=True))
+
+
+def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | float:
+    """Rules 2 and 3 of the module docstring."""
+    served, others = split(candidates)
+    own = first(served)
+    if own is not None:
+        loaded = state.residency.residents.get(own.entry.item.model or "")
+        is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)  # it has not even earned its own coming
+        best = None if is_young else max(others, key=_gain, default=None)
+        return own if best is None or not _leaves(own, best) else best
+    best = max(others, key=_gain)
+    evicts = best.cost.evicts
+    swaps_at_once = evicts and state.residency.swap is None and not any(map(state.runs_on, evicts))
+    until = held_until(best, candidates, state, now) if swaps_at_once else None
+    return best if until is None or until <= now else until
+
+
+def _gain(candidate: Candidate) -> tuple[float, float, int]:
+    """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
+    item = candidate.entry.item
+    return (candidate.cost.waiting / max(2 * candidate.cost.swap_s + candidate.cost.work_s, 1e-9), -item.arrived_at, -item.sequence)
+
+
+def _leaves(own: Candidate, other: Candidate) -> bool:
+    """Do the callers of the other model win more by being served first than all lose by the swap and the way back?
+
+    Served first, the other's items are spared the work of this line, while this line's wait for the round trip and the other's work; the
+    trip itself delays everybody.
+    """
+    if not other.cost.evicts or not other.may_evict(LEAVING_FACTOR):
+        return False
+    ours, theirs, trip_s = own.cost, other.cost, other.cost.trip_s
+    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (ours.waiting + theirs.waiting)
+    return theirs.waiting * ours.work_s > lost_s
+
+
+def held_until(best: Candidate, candidates: Candidates, state: State, now: float) -> float | None:
+    """Until when what the best one evicts should be held while all of these wait; None where it should not."""
+    oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
+    if oldest_s > OLDEST_TRIPS * best.cost.trip_s:
+        return None
+    waiting = sum(candidate.cost.waiting for candidate in candidates)
+    habits = (habit for name in best.cost.evicts for habit in state.arrivals.habits(name))  # of those who used last what it evicts
+    found = (_comes_back_by(habit, now, best.cost.trip_s, waiting) for habit in habits)
+    return max((until for until in found if until is not None), default=None)
+
+
+def _comes_back_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+    if not habit.gaps:
+        return None if habit.waits else habit.since + min(UNKNOWN_HOLD_S, UNKNOWN_SHARE * trip_s)
+    quiet_s = now - habit.since
+    longest_s = HOLD_SHARE * trip_s
+    if len(habit.gaps) < MIN_GAPS:
+        longest_s = min(longest_s, UNKNOWN_HOLD_S)
+    still_possible = sorted(gap for gap in habit.gaps if gap * LATE + LATE_S > quiet_s)
+    count, passed_s = len(still_possible) + DOUBT, 0.0
+    most, best = 0.0, None
+    for back, gap_s in enumerate(still_possible, start=1):
+        hold_s = max(0.0, gap_s - quiet_s)
+        if gap_s > longest_s:
+            break
+        passed_s += hold_s
+        won_s = back * WORTH * trip_s - waiting * (passed_s + hold_s * (count - back))
+        if back >= LIKELY * count and won_s > most:
+            most, best = won_s, gap_s
+    return None if best is None else habit.since + best * LATE + LATE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A way to choose."""
+
+    # of the candidates of a band at an instant, the one to serve next; or the instant until which no swap is started, which only makes
+    # sense where all of them need one
+    choose: Callable[[Candidates, State, float], Candidate | float]
+    learns: bool  # it reads what was learned of callers (`arrivals`)
+    # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never
+    forces: Callable[[Candidate, Candidates, State, float], bool] | None = None
+    preloads: bool = False  # a model that is likely to be asked for next is loaded while nothing else is to be done
+
+
+POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
+    {
+        PolicyName.FIFO: Policy(choose=fifo, learns=False),
+        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=all_earned),
+        PolicyName.COST_AWARE: Policy(choose=cost_aware, learns=True),
+        PolicyName.TIME_SLICE: Policy(choose=time_slice, learns=True),
+        PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=is_late, preloads=True),
+    }
+)
