@@ -166,10 +166,6 @@ a request that races the unload of its model is served after a reload [home_mode
   tick; at 30 -> unload c; ext c; unloaded -> load c; loaded -> start 1 on c
 a model unloaded behind our back at the instant of an arrival is loaded again [| c]
   vanishes c; ext c -> load c; loaded -> start 1 on c
-# donna: every refresh of the dashboard popped and appended again.
-looking at the queue never changes its order
-  ext a -> start 1 on a; ext b; ext a; ext any; ext b; ext a; at 1; end 1 -> start 3 on a; at 2; end 3 -> start 4 on a; at 3; end 4 -> start
-  6 on a; at 4; end 6 -> unload a; unloaded -> load b; at 5; loaded -> start 2 on b; at 6; end 2 -> start 5 on b; at 7; end 5
 # donna: the timeout was recorded as a successful swap.
 a load that timed out is a failure and not a model in memory [|]
   ext b -> load b; load_failed permanent -> fail 1 load_failed

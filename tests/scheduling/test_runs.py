@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from math import inf
 
 from hearth.config.settings import PackingMode, PackingSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.packing import chosen
-from hearth.scheduling.residency import Residency
 from hearth.types import Lane, Priority
 from tests.scheduling.worked import settings_of
 from tests.support.cases import for_each
@@ -168,41 +165,6 @@ def test_among_many_models_no_more_are_evicted_than_needed():
     assert evicted(12.0, {f"m{number}": 1.0 for number in range(12)} | {"m12": 12.0}) == ["m12"]
     many = {f"m{number:02}": 0.5 for number in range(20)} | {f"n{number}": 2.0 for number in range(7)}
     assert set(evicted(12.0, many)) <= {name for name in many if name.startswith("n")}, "too many sets to look at: the largest go"
-
-
-@for_each(
-    ("configured", "sampled", "foreign", "capacity", "room"),
-    [
-        (None, None, 5.0, None, None),
-        (None, 512.0, 12.0, 512.0, 500.0),
-        (1.0, 512.0, 24.0, 1024.0, 1000.0),
-        (None, 512.0, 600.0, 512.0, 0.0),
-        (None, 512.0, -5.0, 512.0, 512.0),
-        (0, 5.0, 5.0, inf, inf),
-    ],
-)
-def test_the_room_for_models_is_what_the_owner_or_the_gpu_says_less_what_others_hold(configured, sampled, foreign, capacity, room):
-    residency = Residency(house_settings(vram_gb=configured))
-    residency.sample(sampled, foreign)
-    assert (residency.capacity_mib, residency.room_mib) == (capacity, room)
-
-
-@for_each(
-    ("costs", "slots", "budget", "in_line", "packed"),
-    [
-        ([5, 5, 5], 8, 10, [0, 1], [0, 1]),
-        ([9, 5, 5], 8, 10, [0], [1, 2]),
-        ([11, 1, 1], 8, 10, [0], [1, 2]),
-        ([11, 12], 8, 10, [0], [0]),
-        ([1, 1, 1, 1], 2, 10, [0, 1], [0, 1]),
-        ([4, 3, 2, 1], 8, 6, [0], [1, 2, 3]),
-        ([0, 0, 20], 8, 10, [0, 1], [0, 1]),
-        ([10], 8, 10, [0], [0]),
-    ],
-)
-def test_the_two_ways_of_choosing_a_round(costs: list[float], slots: int, budget: float, in_line: list[int], packed: list[int]) -> None:
-    assert chosen(costs, slots=slots, budget=budget, packs=False) == in_line
-    assert chosen(costs, slots=slots, budget=budget, packs=True) == packed
 
 
 def calls_of(settings: SchedulerSettings, depth: int, lane: Lane = Lane.EXTERNAL) -> int:
