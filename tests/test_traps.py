@@ -5,7 +5,7 @@ waiters are served, the fast path past the queue, unload races, home restore aga
 equals, order among equals), "stats_24h" that counts since the start (`observability/test_windows.py`), a limiter that loses counts or
 invents them (`test_rate_limiter.py`), priorities as names (`admission/test_gate.py`), callers who leave in every phase
 (`api/test_leaving.py`, `clients/`), 429 as the clients' own error (`clients/`), and preemption of what really runs
-(`clients/test_lanes.py`, `worker/test_preempting.py`).
+(`worker/test_preempting.py`).
 """
 
 from __future__ import annotations

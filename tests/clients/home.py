@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,9 +17,7 @@ import ollama
 import openai
 
 from hearth.admission.auth import digest_of
-from hearth.api.app import HearthApp
-from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
+from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import (
@@ -28,7 +26,6 @@ from hearth.config.settings import (
     BackendSettings,
     CallerLimits,
     GpuSettings,
-    KeepaliveSettings,
     KeySettings,
     ModelSettings,
     QueueSettings,
@@ -103,20 +100,15 @@ def house_settings(
     )
 
 
-def impatient_settings() -> Settings:
-    """One model at a time, and a sign of life for whoever waits for more than a moment."""
-    return house_settings(gpu=NARROW).replace(keepalive=KeepaliveSettings(after_s=0.05, every_s=0.05))
-
-
 @dataclass
 class Home:
-    """The running parts; `url` is the gateway's."""
+    """The running parts; `url` is the gateway's, `direct_url` the emulator's own."""
 
     url: str
+    direct_url: str
     gateway: Gateway
     emulator: Emulator
     events: Recorder
-    port: int
 
     def native(self, key: str | None = None) -> ollama.AsyncClient:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -150,7 +142,7 @@ class Home:
     async def revive(self) -> None:
         """Put a new model server where the old one was."""
         self.emulator = new_emulator()
-        await self.emulator.start("127.0.0.1", self.port)
+        await self.emulator.start(port=int(self.direct_url.rpartition(":")[2]))
 
 
 class StartHome(Protocol):
@@ -189,20 +181,18 @@ def _models() -> list[EmulatedModel]:
 
 
 @asynccontextmanager
-async def open_home(settings: Settings) -> AsyncIterator[Home]:
-    """A house for the time of the block."""
-    emulator, events = new_emulator(), Recorder()
-    backend_url = await emulator.start("127.0.0.1", 0)
-    config = GatewayConfig(settings=settings)
-    gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,))
-    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
-    await gateway.start()
-    home = Home(
-        url=await server.start("127.0.0.1", 0), gateway=gateway, emulator=emulator, events=events, port=int(backend_url.rpartition(":")[2])
-    )
-    try:
-        yield home
-    finally:
-        await gateway.stop()
-        await server.stop(0.1)
-        await home.emulator.stop()
+async def open_home(settings: Settings, emulator: Emulator | None = None, *, store: bool = False) -> AsyncIterator[Home]:
+    """A house for the time of the block; `emulator` in place of one with the models of these tests."""
+    emulator, events = emulator or new_emulator(), Recorder()
+    async with AsyncExitStack() as stack:
+        direct_url = await emulator.start()
+        stack.push_async_callback(emulator.stop)
+        config = GatewayConfig(settings=settings)
+        running = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=direct_url, sinks=(events,), store=store)
+        gateway, url = await stack.enter_async_context(running)
+        home = Home(url=url, direct_url=direct_url, gateway=gateway, emulator=emulator, events=events)
+        try:
+            yield home
+        finally:
+            if home.emulator is not emulator:
+                stack.push_async_callback(home.emulator.stop)

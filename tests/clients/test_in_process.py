@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
 
 import aiohttp
@@ -16,28 +15,17 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, QueueSettings
 from hearth.gateway import Gateway
 from hearth.types import Completion, Priority
-from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, house_settings, new_emulator
+from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, house_settings, new_emulator, open_home
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
-from tests.support.recorder import Recorder
 
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
 
 
-@asynccontextmanager
-async def embedded() -> AsyncIterator[tuple[Gateway, Recorder]]:
-    emulator, events = new_emulator(), Recorder()
-    url = await emulator.start()
-    config = hearth.GatewayConfig(settings=house_settings(tasks=TASKS, queue=QueueSettings(max_internal_depth=3)))
-    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,)) as gateway:
-        yield gateway, events
-    await emulator.stop()
-
-
 @pytest.fixture
-async def program() -> AsyncIterator[tuple[Gateway, Recorder]]:
-    async with embedded() as opened:
-        yield opened
+async def program() -> AsyncIterator[Gateway]:
+    async with open_home(house_settings(tasks=TASKS, queue=QueueSettings(max_internal_depth=3))) as home:
+        yield home.gateway
 
 
 async def something_runs(gateway: Gateway) -> None:
@@ -48,8 +36,7 @@ async def something_runs(gateway: Gateway) -> None:
 
 
 async def test_an_internal_call_is_awaited_like_any_future(program):
-    gateway, _ = program
-    future = await gateway.worker.enqueue_internal(
+    future = await program.worker.enqueue_internal(
         prompt="hi", model=LLAMA, max_tokens=4, task_type="chat_router", task_id="t-1", user_id="ann", is_chain_continuation=True
     )
     assert isinstance(future, asyncio.Future)
@@ -63,7 +50,7 @@ async def test_an_internal_call_is_awaited_like_any_future(program):
 
 
 async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_owner_wants_that(program):
-    gateway, _ = program
+    gateway = program
     settings = gateway.config.settings
     for previews, shown in ((False, ""), (True, "a secret of two lines")):
         server = settings.server.replace(prompt_previews=previews)
@@ -78,7 +65,7 @@ async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_
 
 
 async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(program):
-    gateway, _ = program
+    gateway = program
     at_home = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))
     await (await gateway.worker.enqueue_internal(prompt="hi", model=CODER, max_tokens=1))
     on_what_is_there = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
 from typing import Any
 
 import anthropic
@@ -22,8 +21,6 @@ from tests.clients.home import (
     EMBEDDER,
     HELLO,
     LLAMA,
-    LONG,
-    LONG_TOKENS,
     NARROW,
     SLOW,
     WEATHER,
@@ -33,11 +30,8 @@ from tests.clients.home import (
     StartHome,
     exhaust,
     house_settings,
-    impatient_settings,
 )
-from tests.support.patience import WITHIN_S
 
-RESPONSE_TOOL: Any = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS}
 CLAUDE_TOOL: Any = {"name": "get_weather", "description": "weather", "input_schema": WEATHER_PARAMETERS}
 PARIS = {"city": "Paris"}
 
@@ -155,62 +149,7 @@ async def test_all_three_clients_share_one_queue_and_one_card(start_home: StartH
     assert len(home.events.of(SwapCompleted)) == 2
 
 
-async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, native):
-    async with aclosing(await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)) as parts:
-        await anext(parts)
-    await home.idle()
-    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
-    assert (answer.eval_count, home.emulator.in_flight) == (2, {})
-
-
-async def test_the_wish_to_keep_or_drop_a_model_is_not_passed_on(home: Home, native):
-    one = {"num_predict": 1}
-    await native.chat(model=LLAMA, messages=HELLO, keep_alive=0, options={**one, "num_ctx": 512})
-    await native.generate(model=LLAMA, prompt="hi", keep_alive="1s", options=one)
-    assert (await native.generate(model=LLAMA, keep_alive=0)).done_reason == "unload"
-    assert home.emulator.resident == (LLAMA,)
-    assert [name for name, _ in home.emulator.loads] == [LLAMA]
-
-
 async def test_a_model_in_another_spelling_is_the_same_model_and_loaded_once(home: Home, native):
     for model in (LLAMA, "LLAMA3.1:8B", "library/llama3.1:8b", "registry.ollama.ai/library/llama3.1:8b"):
         assert (await native.chat(model=model, messages=HELLO, options={"num_predict": 1})).model == model
     assert [name for name, _ in home.emulator.loads] == [LLAMA]
-
-
-async def test_a_response_that_waits_has_begun_and_goes_on_as_the_same(start_home: StartHome):
-    home = await start_home(impatient_settings())
-    async with home.gpt() as gpt:
-        other = await gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
-        await home.running(SLOW)
-        waited, numbers = 0, []
-        async with gpt.responses.stream(model=CODER, input="the weather in Rome", tools=[RESPONSE_TOOL]) as stream:
-            async for event in stream:
-                numbers.append(event.sequence_number)
-                waited += event.type == "response.in_progress"
-                if waited == 3:
-                    await other.close()
-            final = await stream.get_final_response()
-    assert (waited >= 3, numbers) == (True, list(range(len(numbers))))
-    (called,) = final.output
-    assert called.type == "function_call"
-    assert (called.name, json.loads(called.arguments)) == ("get_weather", {"city": "Rome"})
-
-
-async def test_claude_code_is_sent_events_while_it_waits_of_which_nothing_stays_in_the_message(start_home: StartHome):
-    home = await start_home(impatient_settings())
-    asked: dict[str, Any] = {"model": CODER, "messages": WEATHER_QUESTION, "max_tokens": 100, "tools": [CLAUDE_TOOL]}
-    async with home.claude() as claude:
-        other = await claude.messages.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
-        await home.running(SLOW)
-        kinds = []
-        async with claude.messages.stream(**asked, extra_headers={"User-Agent": "claude-cli/2.1.200 (external, cli)"}) as stream:
-            async for event in stream:
-                kinds.append(event.type)
-                if len(kinds) == 4:
-                    await other.close()
-            final = await stream.get_final_message()
-    assert kinds[:4] == ["message_start", *["message_delta"] * 3]
-    assert kinds.count("message_start") == 1
-    assert [block.type for block in final.content] == ["tool_use"]
-    assert (final.stop_reason, final.usage.input_tokens > 0) == ("tool_use", True)

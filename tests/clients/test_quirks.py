@@ -7,14 +7,13 @@ import json
 from typing import Any
 
 import aiohttp
-import pytest
 
 from hearth.admission.auth import digest_of
-from hearth.config.settings import ClientSettings, KeySettings, ModelSettings
+from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, Settings
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
-from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, Home, StartHome, house_settings
+from tests.clients.home import CODER, EMBEDDER, LLAMA, NARROW, SLOW, WIDE, Home, house_settings, open_home
 from tests.clients.recordings import NAMES, recording
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
@@ -22,6 +21,7 @@ from tests.support.patience import WITHIN_S
 LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
 TASKS = ("open_webui_title", "open_webui_tags", "open_webui_follow_ups", "open_webui_title_openai")
 CODER_KEY = "hearth_coder"
+ONE = {"num_predict": 1}
 
 
 async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any, Got]:
@@ -89,68 +89,33 @@ async def post(home: Home, name: str, *, key: str | None = None, **changes: Any)
 
 async def talk(home: Home, model: str, key: str | None = None) -> None:
     async with home.native(key) as client:
-        await client.chat(model=model, messages=HELLO, options={"num_predict": 1})
+        await (client.embed(model=model, input="hi") if model == EMBEDDER else client.generate(model=model, prompt="hi", options=ONE))
 
 
-def swapped_in(home: Home) -> list[str]:
-    return [event.to_model for event in home.events.of(SwapCompleted)]
+KEYS = (KeySettings(name="owner", sha256=digest_of("hearth_owner")), KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)))
+NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_tasks="as_asked")
 
 
-@pytest.mark.parametrize("name", TASKS)
-async def test_a_background_task_is_answered_by_the_model_in_memory(name, start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    await talk(home, LLAMA)
-
-    status, answer, rewrote = await post(home, name)
-
-    assert (status, answer["model"]) == (200, LLAMA)
-    assert "model" in rewrote.split(",")
-    assert swapped_in(home) == [LLAMA]
-
-
-async def test_a_background_task_runs_on_the_model_it_names_where_that_is_in_memory_too(start_home: StartHome):
-    home = await start_home(house_settings(gpu=WIDE))
-    await talk(home, LLAMA)
-    await talk(home, CODER)
-
-    status, answer, rewrote = await post(home, "open_webui_title")
-
-    assert (status, answer["model"]) == (200, CODER)
-    assert rewrote == ""
-
-
-async def test_a_model_for_embeddings_never_stands_in(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    async with home.native() as client:
-        await client.embed(model=EMBEDDER, input="hi")
-
-    status, answer, _ = await post(home, "open_webui_title")
-
-    assert (status, answer["model"]) == (200, CODER)
-
-
-async def test_no_key_gets_an_answer_from_a_model_that_it_may_not_use(start_home: StartHome):
-    keys = (
-        KeySettings(name="owner", sha256=digest_of("hearth_owner")),
-        KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)),
-    )
-    home = await start_home(house_settings(gpu=NARROW, keys=keys))
-    await talk(home, LLAMA, "hearth_owner")
-
-    status, answer, _ = await post(home, "open_webui_title", key=CODER_KEY)
-
-    assert (status, answer["model"]) == (200, CODER)
-
-
-async def test_the_owner_may_have_background_tasks_answered_as_asked(start_home: StartHome):
-    settings = house_settings(gpu=NARROW).replace(clients=ClientSettings(background_tasks="as_asked"))
-    home = await start_home(settings)
-    await talk(home, LLAMA)
-
-    status, answer, _ = await post(home, "open_webui_title")
-
-    assert (status, answer["model"]) == (200, CODER)
-    assert swapped_in(home) == [LLAMA, CODER]
+@for_each(
+    ("settings", "before", "name", "key", "answers", "loads"),
+    [
+        *((NARROW_HOUSE, [LLAMA], task, None, LLAMA, [LLAMA]) for task in TASKS),
+        (house_settings(gpu=WIDE), [LLAMA, CODER], TASKS[0], None, CODER, [LLAMA, CODER]),  # it is in memory, too
+        (NARROW_HOUSE, [EMBEDDER], TASKS[0], None, CODER, [f"{EMBEDDER}:latest", CODER]),
+        (house_settings(gpu=NARROW, keys=KEYS), [LLAMA], TASKS[0], CODER_KEY, CODER, [LLAMA, CODER]),
+        (NARROW_HOUSE.replace(clients=AS_ASKED), [LLAMA], TASKS[0], None, CODER, [LLAMA, CODER]),
+    ],
+)
+async def test_a_background_task_is_answered_by_the_model_in_memory_where_that_may_stand_in(
+    settings: Settings, before: list[str], name: str, key: str | None, answers: str, loads: list[str]
+):
+    """Not one for embeddings, none that the key may not use, and none where the owner has tasks answered as asked."""
+    async with open_home(settings) as home:
+        for model in before:
+            await talk(home, model, None if key is None else "hearth_owner")
+        status, answer, rewrote = await post(home, name, key=key)
+        assert (status, answer["model"], "model" in rewrote.split(",")) == (200, answers, answers == LLAMA)
+        assert [event.to_model for event in home.events.of(SwapCompleted)] == loads
 
 
 async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(home):

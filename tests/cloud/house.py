@@ -17,13 +17,8 @@ from typing import Any
 import aiohttp
 
 from hearth.admission.auth import digest_of
-from hearth.api.app import HearthApp
-from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
 from hearth.cloud.service import Cloud
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import (
-    BackendMode,
     BudgetSettings,
     CloudPriceSettings,
     CloudSettings,
@@ -33,10 +28,9 @@ from hearth.config.settings import (
 )
 from hearth.events import ItemEnded
 from hearth.types import Lane, nano_usd
-from tests.clients.home import HELLO, Home, house_settings, new_emulator
+from tests.clients.home import HELLO, Home, house_settings, open_home
 from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.patience import WITHIN_S
-from tests.support.recorder import Recorder
 
 RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
 CLOUD_KEYS = (
@@ -137,25 +131,10 @@ async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **sett
     api = claude or FakeClaude()
     if not api.url:
         await api.start()
-    emulator, events = new_emulator(), Recorder()
-    backend_url = await emulator.start("127.0.0.1", 0)
-    config = GatewayConfig(settings=cloud_settings(api.url, folder, **settings))
-    gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True)
-    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
-    await gateway.start()
-    home = CloudHome(
-        url=await server.start("127.0.0.1", 0),
-        gateway=gateway,
-        emulator=emulator,
-        events=events,
-        port=int(backend_url.rpartition(":")[2]),
-        claude_api=api,
-        database=folder / "hearth.db",
-    )
     try:
-        yield home
+        async with open_home(cloud_settings(api.url, folder, **settings), store=True) as home:
+            opened = CloudHome(**vars(home), claude_api=api, database=folder / "hearth.db")
+            yield opened
+            home.emulator = opened.emulator
     finally:
-        await gateway.stop()
-        await server.stop(0.1)
-        await home.emulator.stop()
         await api.stop()

@@ -16,7 +16,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ShuttingDown
-from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemEnded, ItemResent
+from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemResent
 from hearth.types import BackendCall, Outcome, nano_usd, usd
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BODY, BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
@@ -292,7 +292,7 @@ async def test_a_refusal_for_money_says_when_to_come_back_and_the_owner_hears_of
         assert 1 <= int(headers["retry-after"]) <= 25 * 3600
         (event,) = home.events.of(BudgetExhausted)
         assert (event.caller, event.limit_usd) == ("rich", 0.001)
-        assert (home.claude_api.requests, home.events.of(ItemEnded)) == ([], [])
+        assert (home.claude_api.requests, home.ended) == ([], [])
 
 
 async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(home: CloudHome):

@@ -15,43 +15,29 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import (
-    BackendMode,
-    CallerLimits,
-    GpuSettings,
-    ModelSettings,
-    OllamaSettings,
-    RateLimitSettings,
-    ServerSettings,
-    Settings,
-)
+from hearth.clock import SystemClock
+from hearth.config.settings import GpuSettings, ModelSettings, OllamaSettings
 from hearth.emulator import Emulator, parse_quirk
 from hearth.errors import BackendGone
 from hearth.events import ItemResent, ResidencyDrifted, SwapCompleted, SwapFailed
+from tests.clients.home import Home, house_settings, open_home
 from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
-from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
-from tests.support.recorder import Recorder
 
 SHORT_S = 1.0
 """A timeout that a test waits for."""
 
 
 @dataclass
-class Home:
-    """A gateway with an emulated Ollama behind it, and a caller in front."""
+class Healing(Home):
+    """With a caller in front."""
 
-    emulator: Emulator
-    direct_url: str
     caller: Caller
-    recorder: Recorder
 
 
 @pytest.fixture
-async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> AsyncIterator[Any]:
+async def build(session: aiohttp.ClientSession) -> AsyncIterator[Any]:
     """Builds homes whose Ollama has quirks; everything is stopped after the test."""
     async with AsyncExitStack() as stack:
 
@@ -62,20 +48,16 @@ async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -
             swap_timeout_s: float = 30.0,
             num_ctx: int | None = None,
             **facts: Any,
-        ) -> Home:
+        ) -> Healing:
             models = [model("a", **{**SLOW, **facts}), model("b", **SLOW)]
-            emulator, url = await start_emulator(models, quirks=frozenset(map(parse_quirk, quirks)), num_parallel=parallel)
-            settings = Settings(
-                gpu=GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel),
+            emulator = Emulator(models, clock=SystemClock(), seed=1, quirks=frozenset(map(parse_quirk, quirks)), num_parallel=parallel)
+            gpu = GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel)
+            settings = house_settings(gpu=gpu).replace(
                 models=MappingProxyType({"a": ModelSettings(parallel=parallel, num_ctx=num_ctx)}),
                 ollama=OllamaSettings(first_byte_timeout_s=first_byte_timeout_s),
-                rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1000, requests_per_hour=1000)),
-                server=ServerSettings(shutdown_grace_s=0.05),
             )
-            recorder, config = Recorder(), GatewayConfig(settings=settings)
-            gateway = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(recorder,))
-            _, gateway_url = await stack.enter_async_context(gateway)
-            return Home(emulator, url, Caller(session, gateway_url), recorder)
+            home = await stack.enter_async_context(open_home(settings, emulator))
+            return Healing(**vars(home), caller=Caller(session, home.url))
 
         yield build
 
@@ -109,13 +91,13 @@ async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
     assert home.emulator.leaked_slots == {"a:latest": 1}
-    loads, resent, began_at = len(home.emulator.loads), len(home.recorder.of(ItemResent)), time.monotonic()
+    loads, resent, began_at = len(home.emulator.loads), len(home.events.of(ItemResent)), time.monotonic()
     status, body = await home.caller.stream("/api/chat")
     assert status == 200
     assert json.loads(body.splitlines()[-1])["done"] is True
     assert time.monotonic() - began_at >= SHORT_S
     assert len(home.emulator.loads) == loads + 1
-    assert len(home.recorder.of(ItemResent)) == resent + 1
+    assert len(home.events.of(ItemResent)) == resent + 1
     assert home.emulator.leaked_slots == {}
 
 
@@ -151,7 +133,7 @@ async def test_a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the
     await until(lambda: home.emulator.in_flight)
     home.emulator.kill_runner("a")
     assert (await answering)["status"] == 200
-    assert [event.reason for event in home.recorder.of(ItemResent)] == ["backend_gone"]
+    assert [event.reason for event in home.events.of(ItemResent)] == ["backend_gone"]
 
 
 async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
@@ -188,7 +170,7 @@ async def test_a_model_that_goes_late_delays_the_swap_and_nothing_else(build) ->
     await home.caller.generate("a")
     assert (await home.caller.generate("b"))["done"] is True
     assert home.emulator.resident == ("b:latest",)
-    assert [swap.swap_s > 0.1 for swap in home.recorder.of(SwapCompleted) if swap.to_model == "b:latest"] == [True]
+    assert [swap.swap_s > 0.1 for swap in home.events.of(SwapCompleted) if swap.to_model == "b:latest"] == [True]
 
 
 async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(build) -> None:
@@ -206,18 +188,18 @@ async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the
 async def test_a_model_that_is_split_with_the_cpu_is_reported_as_such(build) -> None:
     home = await build("cpu-offload", size_gib=26.0, vram_gib=28.0)
     await home.caller.generate("a")
-    assert [swap.offloaded for swap in home.recorder.of(SwapCompleted)] == [True]
+    assert [swap.offloaded for swap in home.events.of(SwapCompleted)] == [True]
 
 
 async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_caller_sees_nothing_of_it(build) -> None:
     home = await build("busy-503=2")
     answers = [await home.caller.generate("a") for _ in range(2)]
     assert [answer["done"] for answer in answers] == [True, True]
-    assert {event.reason for event in home.recorder.of(ItemResent)} == {"backend_busy"}
+    assert {event.reason for event in home.events.of(ItemResent)} == {"backend_busy"}
 
 
-def seen(home: Home, count: int) -> bool:
-    return len(home.recorder.of(ResidencyDrifted)) >= count
+def seen(home: Healing, count: int) -> bool:
+    return len(home.events.of(ResidencyDrifted)) >= count
 
 
 async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(build) -> None:
@@ -227,7 +209,7 @@ async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_rel
         await home.caller.stream(path)
         await until(partial(seen, home, count))
     pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
-    assert [drift.reloaded for drift in home.recorder.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
+    assert [drift.reloaded for drift in home.events.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
 
 
 async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_says_who_comes_first_where_somebody_does(build) -> None:
@@ -250,4 +232,4 @@ async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_
         assert home.emulator.resident == ("butler:latest",)
     assert (await home.caller.generate("a"))["done"] is True
     assert home.emulator.resident == ("a:latest",)
-    assert home.recorder.of(SwapFailed) == []
+    assert home.events.of(SwapFailed) == []

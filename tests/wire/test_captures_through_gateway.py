@@ -16,7 +16,7 @@ from tests.emulator.captures import CAPTURES, Answer, comparable, connect, read_
 from tests.emulator.conftest import toys
 from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post, until_in_loader, until_running
 from tests.support.cases import for_each
-from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, seen, without
+from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, replay, seen, without
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -87,14 +87,14 @@ async def test_every_difference_that_is_explained_is_recorded():
 
 @pytest.mark.parametrize("name", EQUAL)
 async def test_a_recorded_request_is_answered_as_recorded(name: str, front: Front):
-    answer = await front.replay(name)
+    answer = await replay(front, name)
     assert same(comparable(name, answer), comparable(name, recorded(name))), answer
 
 
 @for_each("name", MANAGED)
 async def test_model_management_by_the_owner_is_answered_as_recorded(name: str):
     async with open_front() as front:
-        answer = await front.replay(name)
+        answer = await replay(front, name)
         assert answer == recorded(name)
 
 
@@ -109,7 +109,7 @@ async def test_model_management_by_anybody_else_reaches_no_model_server(name: st
 
 @pytest.mark.parametrize("name", STREAMS)
 async def test_streams_that_can_be_resumed_look_no_different(name: str, replaying: Front):
-    answer = await replaying.replay(name)
+    answer = await replay(replaying, name)
     assert answer == recorded(name)
 
 
@@ -131,13 +131,13 @@ def _unstamped(response: bytes) -> list[bytes]:
 async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_recorded(name: str):
     pinned = front_settings().replace(models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)})
     async with open_front(pinned) as front:
-        answer = await front.replay(name)
+        answer = await replay(front, name)
         assert same(answer, recorded(name)), answer
 
 
 async def test_ps_of_an_empty_card_is_as_recorded():
     async with open_front() as front:
-        assert await front.replay("ps_empty") == recorded("ps_empty")
+        assert await replay(front, "ps_empty") == recorded("ps_empty")
 
 
 @for_each("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
@@ -147,18 +147,18 @@ async def test_ps_lists_a_model_that_the_gateway_loaded_as_recorded(name: str):
         await send(front.url, as_owner(post("/api/generate", f'{{"model":"{model}"}}')))
         if name == "ps_after_runner_crash":
             front.emulator.kill_runner("ma")
-        assert await front.replay(name) == recorded(name)
+        assert await replay(front, name) == recorded(name)
 
 
 async def test_deleting_a_copy_is_answered_as_recorded():
     async with open_front() as front:
-        await front.replay("copy")
-        assert await front.replay("delete_ok") == recorded("delete_ok")
+        await replay(front, "copy")
+        assert await replay(front, "delete_ok") == recorded("delete_ok")
 
 
 async def test_the_openai_model_list_is_as_recorded():
     async with open_front(profiles=toys("slow", "tiny-a", "tiny-b")) as front:
-        assert await front.replay("oai_models") == recorded("oai_models")
+        assert await replay(front, "oai_models") == recorded("oai_models")
 
 
 async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
@@ -168,7 +168,7 @@ async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
         for (_, writer), model in zip(occupants, ("slow", "ma"), strict=True):
             writer.write(post("/api/generate", f'{{"model":"{model}"}}'))
             await until_in_loader(front.direct_url)
-        answers = await asyncio.gather(*(front.replay(name) for name in BUSY))
+        answers = await asyncio.gather(*(replay(front, name) for name in BUSY))
         for _, writer in occupants:
             writer.close()
     for name, answer in zip(BUSY, answers, strict=True):
@@ -198,7 +198,7 @@ def _kind(chunk: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", KILLED_WHOLE)
 async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where_ollama_says_500(name: str, front: Front):
-    answering = asyncio.ensure_future(front.replay(name))
+    answering = asyncio.ensure_future(replay(front, name))
     await until_running(front.emulator, front.direct_url)
     front.emulator.kill_runner("ma")
     assert recorded(name).status == b"HTTP/1.1 500 Internal Server Error"
@@ -221,14 +221,14 @@ async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where
     ],
 )
 async def test_what_hearth_answers_itself_lets_no_page_of_another_origin_read_it(name: str, status: bytes, says: bytes, front: Front):
-    answer = await front.replay(name)
+    answer = await replay(front, name)
     assert answer.status == b"HTTP/1.1 " + status
     assert says in b"".join(answer.chunks)
     assert not any(line.startswith((b"access-control-", b"vary")) for line in answer.headers)
 
 
 async def test_an_unknown_model_of_a_stream_lacks_only_the_line_about_caching(front: Front):
-    answer = await front.replay("anth_missing_stream")
+    answer = await replay(front, "anth_missing_stream")
     assert same(answer, without(recorded("anth_missing_stream"), b"cache-control")), answer
 
 
@@ -243,7 +243,7 @@ async def test_an_option_of_the_house_is_taken_out_and_named_whatever_its_type(f
 
 
 async def test_a_context_length_of_the_callers_own_cuts_nothing_off(front: Front):
-    answer, expected = await front.replay("overflow_template_chat_truncated"), recorded("overflow_template_chat_truncated")
+    answer, expected = await replay(front, "overflow_template_chat_truncated"), recorded("overflow_template_chat_truncated")
     counted = re.compile(rb'"prompt_eval_count":(\d+)')
     assert [int(count) for answer_or in (answer, expected) for count in counted.findall(answer_or.chunks[0])] == [3019, 259]
     assert counted.sub(b"", answer.chunks[0]) == counted.sub(b"", expected.chunks[0])
@@ -251,12 +251,12 @@ async def test_a_context_length_of_the_callers_own_cuts_nothing_off(front: Front
 
 
 async def test_an_address_that_is_not_listed_does_not_exist(front: Front):
-    answer = await front.replay("trailing_slash")
+    answer = await replay(front, "trailing_slash")
     assert same(answer, recorded("not_found_path")), answer
 
 
 @pytest.mark.parametrize("name", ["token_repeat_abort_oai_stream", "token_repeat_abort_stream_no_done"])
 async def test_half_an_answer_in_a_stream_is_followed_by_an_error(name: str, front: Front):
-    answer, expected = await front.replay(name), recorded(name)
+    answer, expected = await replay(front, name), recorded(name)
     assert answer == plain(replace(expected, chunks=(*expected.chunks, answer.chunks[-1])))
     assert b'"error":' in answer.chunks[-1]
