@@ -19,6 +19,7 @@ from hearth.admission.auth import digest_of
 from hearth.admission.limits import RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
+from hearth.api.asgi import DISCONNECTED
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
@@ -348,6 +349,7 @@ def http_scope(method: str, path: str, headers: tuple[tuple[bytes, bytes], ...],
         "query_string": query.encode(),
         "headers": list(headers),
         "client": (peer, 50000),
+        DISCONNECTED: asyncio.get_running_loop().create_future(),
     }
 
 

@@ -146,6 +146,7 @@ class Ask:
             peer=None,
             receive=nothing,  # type: ignore[arg-type]  # never read here
             answer=nothing,  # type: ignore[arg-type]
+            disconnected=nothing,  # type: ignore[arg-type]
         )
 
     def as_job(self, lane: Lane) -> Job:

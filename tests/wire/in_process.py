@@ -16,7 +16,7 @@ import httpx
 import httpx2
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import Message
+from hearth.api.asgi import DISCONNECTED, Message
 
 
 @dataclass(slots=True)
@@ -36,16 +36,13 @@ class Call:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._body: list[bytes] = [body]
-        self._gone = asyncio.Event()
+        self._gone = scope[DISCONNECTED] = self._loop.create_future()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._heard = heard
         self._task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
-        if self._body:
-            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self._body.pop(), "more_body": False}
 
     async def _send(self, message: Message) -> None:
         passed_s = self._loop.time() - self._began_at
@@ -63,7 +60,8 @@ class Call:
 
     async def close(self) -> None:
         """Leave, and wait until the application has noticed."""
-        self._gone.set()
+        if not self._gone.done():
+            self._gone.set_result(None)
         with suppress(asyncio.CancelledError):
             await self._task
 

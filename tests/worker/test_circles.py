@@ -5,6 +5,7 @@ An error that is raised knows the frames that it came through, and they know the
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from hearth.api.app import HearthApp
+from hearth.api.asgi import DISCONNECTED
 from hearth.api.streaming import Relay
 from hearth.execution.request import ActiveRequest, Reply
 from hearth.types import MIB
@@ -39,19 +41,17 @@ def alive() -> int:
 async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     """Twenty chunks, one a second. Returns the status that was answered, 0 where the caller had left before."""
     asked = {"model": "a:latest", "prompt": "?", "stream": stream, "fake": {"service_s": 20.0, "first_byte_s": 1.0, "chunks": 19}}
-    incoming = [{"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}]
-    said, leaves_at = [0], house.now + stays_s
+    said, scope = [0], http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1")
+    leaving = asyncio.get_running_loop().call_later(stays_s, scope[DISCONNECTED].set_result, None)
 
     async def receive() -> dict[str, Any]:
-        if incoming:
-            return incoming.pop()
-        await sleep_until(leaves_at)
-        return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}
 
     async def send(message: Any) -> None:
         said.append(message.get("status", 0))
 
-    await HearthApp(house.gateway)(http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1"), receive, send)
+    await HearthApp(house.gateway)(scope, receive, send)
+    leaving.cancel()
     await settle()
     return max(said)
 

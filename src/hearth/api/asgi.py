@@ -1,4 +1,4 @@
-"""The ASGI side of a request: the messages, one answer, and who has left."""
+"""The ASGI side of a request: the messages, one answer, and the end of the connection."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+DISCONNECTED = "hearth.disconnected"
+"""In the scope: a future that is done when the connection has ended. To wait for that by `receive` would take a task of each request."""
 
 
 class Responder:
@@ -49,21 +51,13 @@ class Responder:
         await self._send(message)
 
 
-async def wait_disconnected(receive: Receive) -> None:
-    """Return when the caller has left; to be awaited only after the whole body was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnected(disconnected: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> None:
     """Run `work`, and cancel it when the caller leaves first; returns when its cleanup has run. Raises what it raises."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(wait_disconnected(receive))
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             await working
     finally:
-        watching.cancel()
         working.cancel()
         await asyncio.wait({working})

@@ -282,7 +282,7 @@ class FileTransfer:
         batches = batches_of(self._gateway)
         file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
         file = await owned_file(batches, file_id, caller)
-        await until_disconnected(request.receive, _send(batches, file, request))
+        await until_disconnected(request.disconnected, _send(batches, file, request))
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

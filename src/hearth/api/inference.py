@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,7 +14,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
-from hearth.api.asgi import wait_disconnected
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.errors import rendered
 from hearth.api.request import Body, Request
@@ -227,15 +225,18 @@ class CompletionPages:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._submitted(asked, request, caller, body)
         model, asked = asked.model, asked.model_copy(update={"prompt": ""})  # the queue has the prompt, in the form that goes on
-        watching = asyncio.ensure_future(wait_disconnected(request.receive))
-        watching.add_done_callback(lambda _: ticket.reply.abandon())  # which ends the wait
+
+        def abandon(_: object) -> None:
+            ticket.reply.abandon()  # which ends the wait
+
+        request.disconnected.add_done_callback(abandon)
         try:
             completion = await complete(ticket.reply, self._gateway.clock.monotonic, lambda: self._model_of(ticket, model))
         except HearthError as error:
             reply = rendered(request, error)
             return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
         finally:
-            watching.cancel()
+            request.disconnected.remove_done_callback(abandon)
             self._gateway.worker.cancel(ticket.sequence)
         return JSONResponse(asdict(completion), headers=_decoded(ticket_headers(ticket)))
 

@@ -30,7 +30,7 @@ class Passthrough:
         values = request.headers.values
         headers = tuple((name, values[name]) for name in _FORWARDED if name in values)
         call = BackendCall(method=request.method, path=request.target, headers=headers, body=content)
-        await until_disconnected(request.receive, self._forward(call, request))
+        await until_disconnected(request.disconnected, self._forward(call, request))
 
     async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.backend.open(call)

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
-from hearth.api.asgi import App, Message, Send
+from hearth.api.asgi import DISCONNECTED, App, Message, Send
 
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -129,8 +129,8 @@ class HttpConnection(HttpToolsProtocol):
 
     # fmt: off
     __slots__ = (
-        "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_framing_bytes", "_outgoing", "_peer", "_place",
-        "_reading", "_refuse", "_unread", "_writing",
+        "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_disconnected", "_framing_bytes", "_outgoing",
+        "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
     )
     # fmt: on
 
@@ -143,6 +143,7 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse = config.refuse
         self._peer, self._place = THIS_MACHINE, Place.CLOSED
         self._outgoing: CoalescingTransport
+        self._disconnected: asyncio.Future[None] = self.loop.create_future()
         self._unread = bytearray()
         self._reading = Reading.HEAD
         self._declared_bytes: int | None = None
@@ -174,6 +175,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._writing is not None:
             self._writing.cancel()
         super().connection_lost(exc)
+        self._disconnected.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """Parse up to the end of one request; what follows it waits unparsed until that one is answered, since each takes a few KiB."""
@@ -248,6 +250,7 @@ class HttpConnection(HttpToolsProtocol):
         self._outgoing.body_expected = True
         self._declared_bytes = next((int(value) for name, value in fields if name == b"content-length"), None)
         self.scope["headers"] = fields
+        self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]  # beside those of ASGI
         super().on_headers_complete()
         self.headers = []  # trailers come too late to be fields of the request
 
@@ -265,6 +268,7 @@ class HttpConnection(HttpToolsProtocol):
         self._outgoing.body_expected = False
         self._expect_within(None)
         super().on_message_complete()
+        self.flow.resume_reading()  # else nobody would see that the caller leaves
         if self._outgoing.lingering:
             self.transport.close()
 

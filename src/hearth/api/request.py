@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from hearth.admission.auth import BodyRoom, Identity, check_rate, count, lane_of
 from hearth.admission.http_checks import RequestHeaders
-from hearth.api.asgi import Receive, Responder, Scope, Send
+from hearth.api.asgi import DISCONNECTED, Receive, Responder, Scope, Send
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError, RateLimited
 from hearth.gateway import Gateway
@@ -53,6 +53,7 @@ class Request:
     peer: str | None
     receive: Receive
     answer: Responder
+    disconnected: asyncio.Future[None]
 
     async def answer_json(self, body: bytes) -> None:
         """A whole answer of 200."""
@@ -73,6 +74,7 @@ def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], 
         peer=None if client is None else client[0],
         receive=receive,
         answer=Responder(send),
+        disconnected=scope[DISCONNECTED],
     )
 
 

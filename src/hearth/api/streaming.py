@@ -1,6 +1,6 @@
 """From a submitted request to its last byte: stream the reply with its chunk boundaries, and free the model when the caller disconnects.
 
-One task per request watches for that, in every phase. A streaming caller to whom nothing was sent for a while gets a keepalive in its
+The end of its connection is seen in every phase. A streaming caller to whom nothing was sent for a while gets a keepalive in its
 dialect; from the first one on, errors can only be reported inside the stream.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 
-from hearth.api.asgi import wait_disconnected
 from hearth.api.errors import rendered
 from hearth.api.request import Request
 from hearth.dialects.errors import stream_error
@@ -49,21 +48,18 @@ class Relay:
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more."""
-        watching = asyncio.ensure_future(self._watch_caller())
+        disconnected = self._request.disconnected
+        disconnected.add_done_callback(self._abandon)
         try:
             await self._answer(await self._head())
         except HearthError as error:
             await self._fail(error)
         finally:
-            watching.cancel()
+            disconnected.remove_done_callback(self._abandon)
             if not self._complete:
                 self._abandon()
 
-    async def _watch_caller(self) -> None:
-        await wait_disconnected(self._request.receive)
-        self._abandon()
-
-    def _abandon(self) -> None:
+    def _abandon(self, _: object = None) -> None:
         """Abandoning wakes `run` up, wherever it waits for the reply."""
         if not self._disconnected:
             self._disconnected = True
