@@ -210,9 +210,9 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
 
 
-@value
+@dataclass(slots=True, kw_only=True)
 class QueueItem:
-    """What the scheduler knows of one request: ids and sizes, never a body or a future.
+    """What the scheduler knows of one request: ids and sizes, never a body or a future. Nothing of it changes once it is accepted.
 
     Attributes:
         sequence: 0 before it is accepted.

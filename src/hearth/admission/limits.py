@@ -131,6 +131,5 @@ class RateLimiter:
         stamps = self._stamps.setdefault(caller, array("d"))
         stamps.append(at)
         self._stamps.move_to_end(caller)
-        ended = _ended(stamps, HOUR_S, self._latest)
-        if 2 * ended > len(stamps):
-            del stamps[:ended]
+        if stamps[len(stamps) // 2] + HOUR_S <= self._latest:  # more than half of them count no more
+            del stamps[: _ended(stamps, HOUR_S, self._latest)]

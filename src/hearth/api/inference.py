@@ -176,7 +176,7 @@ async def _queued(gateway: Gateway, new: Submission) -> Ticket:
     item = new.item
     if item.model is not None:
         try:
-            new = replace(new, item=replace(item, model=await gateway.resolve(item.model)))
+            item.model = await gateway.resolve(item.model)
         except ModelNotFound as error:
             if item.kind is WorkKind.EMBED:
                 raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error

@@ -144,6 +144,7 @@ class CallerLimits(Section):
     """Maximum requests in any 3600 seconds. Unset: see `rate_limits.default`."""
 
 
+_UNSET = CallerLimits()
 _WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
 """More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing."""
 
@@ -151,14 +152,14 @@ _WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
 class RateLimitSettings(Section):
     """How many requests callers may send. Internal callers have no limit."""
 
-    default: CallerLimits = CallerLimits()
+    default: CallerLimits = _UNSET
     """Limits of every external caller without its own. Unset: 120 per minute and 2000 per hour for callers with a key, none without."""
     callers: Table[Name, CallerLimits] = EMPTY
     """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
     def of_caller(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
-        rungs = (self.callers.get(caller, CallerLimits()), self.default, _WITH_KEYS)
+        rungs = (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
         return (
             next(rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None),
             next(rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None),
@@ -166,7 +167,7 @@ class RateLimitSettings(Section):
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""
-        return {self.default, self.callers.get(caller, CallerLimits())} != {CallerLimits()}
+        return {self.default, self.callers.get(caller, _UNSET)} != {_UNSET}
 
     def setting_of(self, caller: str, field: str) -> str:
         """The path of the setting that decides `requests_per_minute` or `requests_per_hour` of a caller."""

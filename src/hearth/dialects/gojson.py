@@ -201,13 +201,9 @@ def _fold(key: str) -> str:
     return key.lower().replace("\u017f", "s")
 
 
-def lookup(fields: Mapping[str, JsonValue], name: str) -> JsonValue:
+def lookup(fields: JsonObject, name: str) -> JsonValue:
     """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
-    found: JsonValue = None
-    for key, value in fields.items():
-        if value is not None and (key == name or (len(key) == len(name) and _fold(key) == name)):
-            found = value
-    return found
+    return folded(fields).get(name)
 
 
 def folded(fields: JsonObject) -> JsonObject:
@@ -232,11 +228,11 @@ class Body:
     def __init__(self, value: JsonValue, name: str = "the body") -> None:
         if value is not None and not isinstance(value, dict):
             raise GoJsonError(f"{name} must be of type object")
-        self.fields: JsonObject = value or {}
+        self.fields = folded(value or {})
 
     def get(self, name: str) -> JsonValue:
         """Of any type; None if absent or null."""
-        return lookup(self.fields, name)
+        return self.fields.get(name)
 
     def string(self, name: str) -> str:
         """Empty if absent, like arrays and objects; numbers are None then."""
@@ -250,9 +246,13 @@ class Body:
         """An array of objects."""
         return [Body(one, f"every entry of {name}") for one in self.array(name)]
 
+    def map(self, name: str) -> JsonObject:
+        """An object whose keys are the caller's own."""
+        return self._typed(name, dict, "object") or {}
+
     def object(self, name: str) -> Body:
         """An object inside."""
-        return Body(self.get(name), name)
+        return Body(self.map(name))
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
-from hearth.dialects.gojson import LARGE_BYTES, Body, JsonObject, JsonValue, decode, decode_document, encode, encode_large, folded, lookup
+from hearth.dialects.gojson import LARGE_BYTES, Body, JsonObject, JsonValue, decode, decode_document, encode, encode_large, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.validation import INVALID_NAME, MODEL_REQUIRED, check_request, is_model_name, keep_alive_ns, messages_of
@@ -110,16 +110,15 @@ def read_request(
     if route.dialect is Dialect.OLLAMA and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
-    given = Body(document).fields
-    fields = folded(given)
-    exact = exact and len(fields) == len(given)
-    asked = Body(fields)
+    asked = Body(document)
+    fields = asked.fields
+    exact = exact and not (isinstance(document, dict) and len(fields) < len(document))
     called, kind = check_request(route, asked), _kind(route, fields)
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
     if route.dialect is Dialect.OLLAMA:
-        fields, rewritten = _with_own_options(fields, asked.object("options").fields, load_options(called).num_ctx)
+        fields, rewritten = _with_own_options(fields, asked.map("options"), load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect is Dialect.ANTHROPIC and strip_attribution and exact:
         kept = without_attribution(fields)
@@ -187,7 +186,7 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> Seeded:
     """`body` with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; `fields` are those that `read_request` has read."""
-    holder = Body(fields).object("options").fields if route.dialect is Dialect.OLLAMA else fields
+    holder = Body(fields).map("options") if route.dialect is Dialect.OLLAMA else fields
     continuable = native_form(route.path, fields) is not None
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
     if route.path not in _SEEDED or own is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from hearth.errors import HearthError
@@ -44,19 +43,16 @@ class Registry:
         arrived_at: float | None = None,
         on_abandon: Callable[[Sequence], object] = lambda _: None,
     ) -> ActiveRequest:
-        """The request with the next number, each once in the order of acceptance; `add` it.
+        """The request with the next number, each once in the order of acceptance, which its item then knows; `add` it.
 
         Args:
             max_wait_s: how long it may wait for its start; 0, or a durable one, waits for ever.
             arrived_at: the instant of the place in line that it takes over.
         """
         self._last += 1
-        item = replace(
-            new.item,
-            sequence=Sequence(self._last),
-            arrived_at=now if arrived_at is None else arrived_at,
-            expires_at=now + max_wait_s if max_wait_s > 0 and not new.durable else None,
-        )
+        item = new.item
+        item.sequence, item.arrived_at = Sequence(self._last), now if arrived_at is None else arrived_at
+        item.expires_at = now + max_wait_s if max_wait_s > 0 and not new.durable else None
         reply = Reply(limit_bytes=limit_bytes, on_abandon=partial(on_abandon, item.sequence))
         return ActiveRequest(new=new, item=item, reply=reply, owner=owner)
 
