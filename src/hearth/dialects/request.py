@@ -300,4 +300,4 @@ def count_tokens(body: bytes) -> bytes:
         raise BadRequest("messages is required")
     if not is_model_name(model):
         raise BadRequest(INVALID_NAME)
-    return encode({"input_tokens": prompt_tokens(folded(asked.fields))})
+    return encode({"input_tokens": prompt_tokens(asked.fields)})
