@@ -95,7 +95,7 @@ F-33: it answers a cancelled call later -> nobody gets that answer
 F-34: it goes on with a prompt that nobody waits for -> the next caller waits or gets a reloaded model
   shown in: emulator/test_gateway_heals
 F-35: somebody else loads, drops or evicts a model -> what is there is looked at and counted
-  shown in: gpu/test_drift, worker/test_backend_faults, scheduling/test_order
+  shown in: gpu/test_gpu_watch, worker/test_backend_faults, scheduling/test_order
 F-36: slow or huge headers, a redirect -> refused; the target of a redirect is never called
   shown in: backends/test_data_path
 F-37: a compressed body although none was asked for -> refused and not inflated
@@ -226,7 +226,7 @@ F-84: no driver, a driver that does not start, hangs, lies, loses the card -> un
 F-85: another program takes GPU memory -> what others hold is not there for models
   shown in: gpu/test_gpu_watch, scheduling/test_memory
 F-86: a model computes on the CPU in secret -> told, shown, and given the time that it takes
-  shown in: gpu/test_drift, emulator/test_gateway_heals
+  shown in: gpu/test_gpu_watch, emulator/test_gateway_heals
 F-87: no descriptors are left -> it serves again when there are some; the file was open before
   shown in: faults/test_processes, security/test_connections
 F-88: memory is short -> everything that grows has a bound: bodies, buffers, queues, histories
@@ -276,20 +276,20 @@ F-106: the garbage collector runs at the worst moment -> every task is held by s
 
 # Resumed streams
 F-107: the second run says something else, anywhere -> an error worth a retry, and not one byte of it
-  shown in: dialects/test_replay, worker/test_replaying
+  shown in: dialects/test_replay, worker/test_resuming
 F-108: the second run ends early, errs or is cut -> another answer, or a fault of the model server
-  shown in: dialects/test_replay, worker/test_replaying
+  shown in: dialects/test_replay, worker/test_resuming
 F-109: the second run is the same, cut differently -> it goes on without a gap or a repetition
-  shown in: dialects/test_replay, worker/test_replaying
+  shown in: dialects/test_replay, worker/test_resuming
 F-110: an answer is cut inside a letter or a stop sequence, at its limit, before its first or after its last word -> it goes on without a
     gap or a repetition
-  shown in: dialects/test_continuing, worker/test_continuing
+  shown in: dialects/test_continuing, worker/test_resuming
 F-111: the prompt cannot be rendered, slowly, or not as before; the context has no room for the text so far -> the stream is replayed, or
     finishes first
-  shown in: worker/test_continuing
+  shown in: worker/test_resuming
 F-112: the model server fails or is interrupted again while it says the rest, or says something else -> once more before the rest begins,
     after that an error behind right text
-  shown in: worker/test_continuing, dialects/test_continuing
+  shown in: worker/test_resuming, dialects/test_continuing
 F-113: a caller leaves while its stream is continued -> the GPU is free at once
-  shown in: worker/test_continuing
+  shown in: worker/test_resuming
 """

@@ -2,21 +2,138 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from hearth.errors import GpuFault
-from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable, SwapCompleted
-from hearth.execution.gpu_watch import UNKNOWN_RETRY_S
-from hearth.scheduling.inputs import GpuSampled
-from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
+from hearth.bootstrap import build_gateway
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, GpuSettings, ModelSettings, Settings
+from hearth.emulator import Emulator
+from hearth.emulator.models import default_profiles
+from hearth.errors import GpuFault, GpuUnavailable
+from hearth.events import (
+    GpuCooledDown,
+    GpuFound,
+    GpuLost,
+    GpuOverheated,
+    GpuRecovered,
+    GpuUnreadable,
+    ModelOffloaded,
+    ResidencyDrifted,
+    SwapCompleted,
+)
+from hearth.execution.gpu_watch import SLACK_MIB, UNKNOWN_RETRY_S, GpuWatch, foreign_memory_mib, holds_models
+from hearth.scheduling.inputs import GpuSampled, Input
+from hearth.types import GpuProcess, GpuReading, ResidentModel
+from tests.gpu.stub_driver import UUID, StubDriver
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeGpu
+from tests.support.fake_ollama import FakeModel
+from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, body_of, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+GIB = 1024.0
+TOTAL_MIB = 24 * GIB
+
+
+class FakeCard:
+    """A `GpuReader` over the memory of a fake Ollama.
+
+    Attributes:
+        gpu: whose memory it is.
+        foreign_mib: what other programs hold.
+        names: whether the driver names processes; else only sums are known, as in a container.
+        reserved_mib: what the driver keeps for itself.
+        overhead_mib: what each model takes beside what Ollama says.
+        fault: while set, there is no reading.
+        hangs: while set, a reading never ends.
+        reads: the instants of all readings.
+    """
+
+    def __init__(self, house: House) -> None:
+        self.gpu = house.ollama.gpu
+        self.names = True
+        self.total_mib: float | None = TOTAL_MIB
+        self.reserved_mib = 0.0
+        self.overhead_mib = 0.0
+        self.foreign_mib = 0.0
+        self.temperature_c: float | None = 50.0
+        self.fault: GpuFault | None = None
+        self.hangs = False
+        self.reads: list[float] = []
+
+    async def read(self) -> GpuReading:
+        self.reads.append(asyncio.get_running_loop().time())
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(0)
+        if self.fault is not None:
+            raise GpuUnavailable(self.fault, "it is gone")
+        own = [self.gpu.models[name].vram_mib + self.overhead_mib for name in self.gpu._occupants]
+        return GpuReading(
+            name="Fake 3090",
+            total_mib=self.total_mib,
+            used_mib=sum(own) + self.foreign_mib,
+            reserved_mib=self.reserved_mib,
+            processes=self._processes(own) if self.names else None,
+            utilisation_pct=3.14159,
+            temperature_c=self.temperature_c,
+            throttle_reasons=(),
+        )
+
+    def _processes(self, own: list[float]) -> tuple[GpuProcess, ...]:
+        models = [GpuProcess(pid=100 + n, name="/usr/lib/ollama/llama-server", used_mib=mib) for n, mib in enumerate(own)]
+        return (*models, GpuProcess(pid=7, name="/usr/bin/game", used_mib=self.foreign_mib))
+
+
+class CardHouse(House):
+    """As `House`; `card` is read from the start, `told` is what the scheduler was told of it.
+
+    Args:
+        card: attributes of the card, from before the first reading.
+    """
+
+    def __init__(self, *models: str | FakeModel, card: dict[str, Any] | None = None, **wanted: Any) -> None:
+        super().__init__(*models, **{"capacity_mib": TOTAL_MIB} | wanted)
+        self.card = FakeCard(self)
+        for name, value in (card or {}).items():
+            setattr(self.card, name, value)
+        self.told: list[GpuSampled] = []
+        gateway = self.gateway
+        watch = GpuWatch(replace(gateway.worker.runtime, post=self._post), self.card, self.ollama)
+        gateway.accompany("gpu watch", watch.run)
+
+    def _post(self, fact: Input) -> None:
+        assert isinstance(fact, GpuSampled)
+        self.told.append(fact)
+        self.gateway.worker.post(fact)
+
+    def orders(self) -> list[str]:
+        """What Ollama was told to do with models."""
+        return [f"{call.kind} {call.model}" for call in self.ollama.control]
+
+
+def model(name: str, gib: float) -> FakeModel:
+    return FakeModel(name=name, vram_mib=gib * GIB)
+
+
+def sized(**gib: float) -> Settings:
+    """Settings that know the sizes of models and nothing of the card."""
+    return settings_with().replace(models={name: ModelSettings(vram_gb=size) for name, size in gib.items()})
+
+
+# The card in the whole gateway: what it changes in what is loaded, what an owner sees, and what happens when it is gone.
+
 
 TEN = (model("a", 10), model("b", 10))
 
@@ -57,18 +174,6 @@ def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(name):
     scenario()
 
 
-@pytest.mark.parametrize("names", [True, False])
-@in_virtual_time
-async def test_memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed(names):
-    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"names": names, "foreign_mib": 8 * GIB}) as house:
-        await body_of(house.submit("b"))
-        assert house.orders() == ["unload a:latest", "load b:latest"]
-        house.card.foreign_mib = 0.0
-        await sleep_until(house.now + 10.0)
-        await body_of(house.submit("a"))
-        assert house.orders()[2:] == ["load a:latest"]
-
-
 @in_virtual_time
 async def test_a_rise_counts_when_it_is_seen_twice_and_a_fall_at_once():
     async with CardHouse("a") as house:
@@ -102,7 +207,7 @@ async def test_swaps_never_look_like_other_programs(names):
         for _ in range(20):
             await body_of(house.submit("a", service_s=0.7))
             await body_of(house.submit("b", service_s=1.3))
-        assert len(house.events.of(SwapCompleted)) == 40
+        assert (len(house.events.of(SwapCompleted)), house.gpu_status["drift_count"]) == (40, 0)
         assert len(house.card.reads) > 100
         assert max(told.foreign_mib for told in house.told) <= 100.0
 
@@ -184,20 +289,180 @@ async def test_a_card_that_hovers_at_the_limit_is_hot_once():
         ]
 
 
+# Whose memory it is: what counts as the model server's, and what is left for others.
+
+
+def reading(used_mib: float | None, **held: float | None) -> GpuReading:
+    """`held` by program, `/` written as `_`; no program at all is a driver that lists none."""
+    programs = tuple(GpuProcess(pid=n, name=name.replace("_", "/"), used_mib=mib) for n, (name, mib) in enumerate(held.items()))
+    return GpuReading(used_mib=used_mib, processes=programs or None)
+
+
+def models(*vram_mib: float) -> tuple[ResidentModel, ...]:
+    return tuple(ResidentModel(name=f"m{n}", size_mib=mib, vram_mib=mib) for n, mib in enumerate(vram_mib))
+
+
+@for_each(
+    ("said", "resident", "foreign_mib"),
+    [
+        pytest.param(reading(9000.0, _usr_bin_ollama=8500.0, game=500.0), models(8000.0), 500.0, id="the runner of an older Ollama"),
+        pytest.param(reading(9000.0, _opt_ollama_lib_runner=8500.0), models(8000.0), 500.0, id="its name anywhere in the path"),
+        pytest.param(reading(9000.0, **{"/x/llama-server": 8500.0}), models(8000.0), 500.0, id="the runner of a newer Ollama"),
+        pytest.param(reading(9000.0, a_ollama=4000.0, b_ollama=4000.0), models(9000.0), 1000.0, id="several of its processes"),
+        pytest.param(reading(9000.0, OLLAMA=None, game=500.0), models(8000.0), 1000.0, id="a driver that hides how much"),
+        pytest.param(reading(9000.0, **{"": 8500.0}), models(8000.0), 1000.0, id="a container that hides the names"),
+        pytest.param(reading(9000.0), models(4000.0, 3000.0), 2000.0, id="no list at all"),
+        pytest.param(reading(9000.0, game=9000.0), (), 9000.0, id="nothing loaded"),
+        pytest.param(reading(9000.0, game=9000.0), None, None, id="a model server that does not answer"),
+        pytest.param(reading(9000.0, ollama=8000.0), None, 1000.0, id="one that does not answer and still holds memory"),
+        pytest.param(reading(None, ollama=8000.0), models(8000.0), None, id="a card that does not say how much is in use"),
+        pytest.param(reading(8000.0, ollama=8100.0), models(8000.0), 0.0, id="two numbers of two instants"),
+    ],
+)
+def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, foreign_mib):
+    assert foreign_memory_mib(said, resident) == foreign_mib
+
+
+@for_each(
+    ("used_mib", "resident", "held"),
+    [
+        (9000.0, models(8000.0), True),
+        (9000.0, models(5000.0, 4400.0 + SLACK_MIB), True),
+        (9000.0, models(5000.0, 4401.0 + SLACK_MIB), False),
+        (300.0, (), True),
+        (300.0, None, True),
+        (None, models(8000.0), True),
+    ],
+)
+def test_models_cannot_be_on_a_card_that_holds_less_than_they_take(used_mib, resident, held):
+    assert holds_models(GpuReading(used_mib=used_mib, reserved_mib=400.0), resident) is held
+
+
+# What somebody else does to the memory: noticed within the check interval, counted, shown, and told where it is slow.
+
+
+SPLIT = FakeModel(name="split", vram_mib=20_000.0, size_mib=26_900.0)
+ON_CPU = FakeModel(name="cpu", vram_mib=0.0, size_mib=8_000.0)
+WHOLE = FakeModel(name="a")
+NOTICED_S = 5.0
+
+
+async def offloaded_models(house: House) -> list[object]:
+    return [model["name"] for model in await house.gateway.models() if model["offloaded"]]
+
+
 @in_virtual_time
-async def test_the_status_shows_what_the_card_says():
-    async with CardHouse("a", resident=("a",), card={"foreign_mib": 1000.04}) as house:
-        expected = {
-            "readings": "ok",
-            "device": "Fake 3090",
-            "memory_used_mib": 9192.0,
-            "memory_total_mib": TOTAL_MIB,
-            "foreign_mib": 1000.0,
-            "utilisation_pct": 3.1,
-            "temperature_c": 50.0,
-            "power_w": None,
-            "power_limit_w": None,
-            "throttled": False,
-            "throttle_reasons": [],
-        }
-        assert {key: house.gpu_status[key] for key in expected} == expected
+async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_interval():
+    async with House("a", "b", resident=("a",), capacity_mib=20_000.0) as house:
+        assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (0, ["a:latest"])
+        await sleep_until(1.0)
+        house.ollama.appear("b:latest")
+        await sleep_until(1.0 + NOTICED_S)
+        assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (1, ["a:latest", "b:latest"])
+        for count, (at, name, left) in enumerate(((11.0, "a:latest", ["b:latest"]), (21.0, "b:latest", [])), start=2):
+            await sleep_until(at)
+            house.ollama.vanish(name)
+            await sleep_until(at + NOTICED_S)
+            assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (count, left)
+        assert [event.at for event in house.events.of(ResidencyDrifted)] == [5.0, 15.0, 25.0]
+
+
+@in_virtual_time
+async def test_an_eviction_in_favour_of_another_model_is_one_drift():
+    async with House("a", "b", resident=("a",), capacity_mib=20_000.0) as house:
+        await sleep_until(1.0)
+        house.ollama.vanish("a:latest")
+        house.ollama.appear("b:latest")
+        await sleep_until(1.0 + NOTICED_S)
+        (drift,) = house.events.of(ResidencyDrifted)
+        assert (drift.appeared, drift.vanished) == (("b:latest",), ("a:latest",))
+        assert (house.gpu_status["drift_count"], house.gpu_status["loaded_model"]) == (1, "b:latest")
+
+
+@in_virtual_time
+async def test_a_split_model_that_somebody_else_loaded_is_told_of_once_and_shown_as_long_as_it_is_there():
+    async with House(SPLIT) as house:
+        await sleep_until(1.0)
+        house.ollama.appear("split:latest")
+        await sleep_until(30.0)
+        (event,) = house.events.of(ModelOffloaded)
+        assert (event.model, event.size_mib, event.vram_mib) == ("split:latest", 26_900.0, 20_000.0)
+        assert event.at <= 1.0 + NOTICED_S
+        assert house.gpu_status["offloaded_models"] == await offloaded_models(house) == ["split:latest"]
+        house.ollama.vanish("split:latest")
+        await sleep_until(30.0 + NOTICED_S)
+        assert house.gpu_status["offloaded_models"] == await offloaded_models(house) == []
+
+
+@in_virtual_time
+async def test_a_split_load_of_our_own_is_told_by_its_swap_alone():
+    async with House(SPLIT) as house:
+        await body_of(house.submit("split"))
+        await sleep_until(house.now + NOTICED_S)
+        assert [event.offloaded for event in house.events.of(SwapCompleted)] == [True]
+        assert house.events.of(ModelOffloaded) == []
+        assert house.gpu_status["offloaded_models"] == ["split:latest"]
+
+
+@in_virtual_time
+async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
+    async with House(WHOLE, resident=("a",)) as house:
+        await sleep_until(1.0)
+        house.ollama.gpu.models["a:latest"] = replace(house.ollama.gpu.models["a:latest"], size_mib=12_000.0)
+        await sleep_until(1.0 + NOTICED_S)
+        assert [(event.model, event.size_mib) for event in house.events.of(ModelOffloaded)] == [("a:latest", 12_000.0)]
+
+
+@for_each(("vram_gb", "told"), [(24.0, 1), (0.0, 0), (None, 0)])
+@in_virtual_time
+async def test_a_model_wholly_on_the_cpu_is_worth_a_word_only_where_there_is_a_gpu(vram_gb, told):
+    async with House(ON_CPU, settings=settings_with(gpu={"vram_gb": vram_gb})) as house:
+        await body_of(house.submit("cpu"))
+        await sleep_until(house.now + NOTICED_S)
+        assert [event.model for event in house.events.of(ModelOffloaded)] == ["cpu:latest"] * told
+        assert house.gpu_status["offloaded_models"] == ["cpu:latest"] * told
+
+
+# The assembled gateway reads the card of its machine, through the real binding, unless its answers are made up or its owner says no.
+
+
+@asynccontextmanager
+async def gateway_status(gpu: GpuSettings, mode: BackendMode, events: Recorder) -> AsyncIterator[dict[str, Any]]:
+    """The `gpu` part of the status once the first reading is in, where there is one to wait for."""
+    emulator = Emulator(default_profiles(), clock=SystemClock())
+    url = await emulator.start("127.0.0.1", 0)
+    try:
+        config = GatewayConfig(settings=Settings(gpu=gpu))
+        async with await build_gateway(config, backend_mode=mode, ollama_url=url, sinks=(events,)) as gateway:
+            async with asyncio.timeout(WITHIN_S):
+                async for _ in gateway.worker.changes():
+                    shown: Any = gateway.worker.get_status()["gpu"]
+                    if shown["readings"] != "unknown":
+                        break
+            yield shown
+    finally:
+        await emulator.stop()
+        give_back_the_driver()
+
+
+def give_back_the_driver() -> None:
+    """Its thread does so when it comes to it, and must not come to it in the next test."""
+    for thread in threading.enumerate():
+        if thread.name == "gpu reader":
+            thread.join(30.0)
+
+
+async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: StubDriver):
+    events = Recorder()
+    async with gateway_status(GpuSettings(home_model="", device=UUID), BackendMode.OLLAMA, events) as shown:
+        assert (shown["readings"], shown["device"], shown["memory_used_mib"]) == ("ok", "NVIDIA GeForce RTX 3090", 9000.0)
+        assert shown["foreign_mib"] == 808.0
+        assert [event.total_mib for event in events.of(GpuFound)] == [24576.0]
+        assert driver.sessions == 1
+
+
+@for_each(("gpu", "mode"), [({}, BackendMode.EMULATOR), ({"nvml": False}, BackendMode.OLLAMA)])
+async def test_an_emulator_computes_on_no_card_of_this_machine_and_an_owner_can_keep_hearth_off_it(gpu, mode, driver: StubDriver):
+    async with gateway_status(GpuSettings(home_model="", **gpu), mode, Recorder()) as shown:
+        assert (shown["readings"], shown["device"], shown["memory_total_mib"]) == ("off", None, None)
+    assert driver.calls == []

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hearth.backends.nvml import NvmlCard
-from hearth.errors import GpuFault, GpuUnavailable
+from hearth.config.loading import parse_config
+from hearth.errors import ConfigError, GpuFault, GpuUnavailable
 from hearth.types import GpuProcess, GpuReading
 from tests.gpu.stub_driver import MIB, UUID, StubDriver
+from tests.support.cases import for_each
+from tests.support.patience import WITHIN_S
 
 
 def fault_of(card: NvmlCard) -> GpuFault:
@@ -70,12 +79,6 @@ def test_what_one_getter_refuses_costs_its_own_number_only(driver: StubDriver, h
         assert (differing, getattr(partial, field) in {None, ""}) == ({field}, True)
 
 
-def test_without_memory_the_rest_is_still_read(driver: StubDriver):
-    driver.faults |= dict.fromkeys(("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), pynvml.NVML_ERROR_NOT_SUPPORTED)
-    reading = NvmlCard("0").read()
-    assert (reading.total_mib, reading.used_mib, reading.temperature_c) == (None, None, 61.0)
-
-
 NUMBERS = (
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
@@ -88,7 +91,9 @@ NUMBERS = (
 
 def test_a_card_that_answers_every_question_with_an_error_says_nothing(driver: StubDriver):
     card = NvmlCard("0")
-    card.read()
+    driver.faults |= dict.fromkeys(NUMBERS[:2], pynvml.NVML_ERROR_UNKNOWN)
+    reading = card.read()
+    assert (reading.total_mib, reading.used_mib, reading.temperature_c) == (None, None, 61.0), "the rest is still read"
     driver.faults |= dict.fromkeys(NUMBERS, pynvml.NVML_ERROR_UNKNOWN)
     assert fault_of(card) is GpuFault.OTHER
     assert driver.sessions == 0
@@ -103,25 +108,20 @@ def test_an_older_driver_counts_its_reserve_as_used_and_has_another_thermometer(
 
 
 @pytest.mark.parametrize(
-    ("changed", "field"),
+    ("changed", "unknown"),
     [
-        ({"temperature_c": 2_147_483_647}, "temperature_c"),
-        ({"temperature_c": 0}, "temperature_c"),
-        ({"power_mw": 4_294_967_295}, "power_w"),
-        ({"utilisation_pct": 4_294_967_295}, "utilisation_pct"),
+        ({"temperature_c": 2_147_483_647}, {"temperature_c"}),
+        ({"temperature_c": 0}, {"temperature_c"}),
+        ({"power_mw": 4_294_967_295}, {"power_w"}),
+        ({"utilisation_pct": 4_294_967_295}, {"utilisation_pct"}),
+        ({"memory_mib": {"total": 0, "reserved": 0, "used": 0}}, {"total_mib", "used_mib"}),
+        ({"memory_mib": {"total": 24576, "reserved": 0, "used": 99_999}}, {"total_mib", "used_mib"}),
     ],
 )
-def test_numbers_that_cannot_be_true_are_unknown(driver: StubDriver, changed, field):
-    for name, value in changed.items():
-        setattr(driver, name, value)
-    assert getattr(NvmlCard("0").read(), field) is None
-
-
-@pytest.mark.parametrize("memory", [{"total": 0, "reserved": 0, "used": 0}, {"total": 24576, "reserved": 0, "used": 99_999}])
-def test_memory_that_cannot_be_true_is_unknown(driver: StubDriver, memory):
-    driver.memory_mib = memory
+def test_numbers_that_cannot_be_true_are_unknown(driver: StubDriver, changed, unknown):
+    vars(driver).update(changed)
     reading = NvmlCard("0").read()
-    assert (reading.total_mib, reading.used_mib, reading.reserved_mib) == (None, None, 0.0)
+    assert {name for name in GpuReading.__dataclass_fields__ if getattr(reading, name) is None} == unknown
 
 
 @pytest.mark.parametrize(
@@ -141,22 +141,18 @@ def test_programs_are_listed_with_what_the_driver_says(driver: StubDriver, compu
 
 
 @pytest.mark.parametrize(
-    ("code", "fault"),
+    ("device", "code", "fault"),
     [
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, GpuFault.NO_DRIVER),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, GpuFault.MISMATCH),
-        (pynvml.NVML_ERROR_NO_PERMISSION, GpuFault.OTHER),
+        ("0", pynvml.NVML_ERROR_DRIVER_NOT_LOADED, GpuFault.NO_DRIVER),
+        ("0", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, GpuFault.MISMATCH),
+        ("0", pynvml.NVML_ERROR_NO_PERMISSION, GpuFault.OTHER),
+        ("1", 0, GpuFault.NO_DEVICE),
+        ("GPU-00000000-0000-0000-0000-000000000000", 0, GpuFault.NO_DEVICE),
     ],
 )
-def test_a_driver_that_does_not_start_says_why(driver: StubDriver, code, fault):
+def test_a_driver_that_does_not_start_or_has_no_such_card_says_why_and_no_session_is_left(driver: StubDriver, device, code, fault):
     driver.faults["nvmlInitWithFlags"] = code
-    assert fault_of(NvmlCard("0")) is fault
-    assert driver.sessions == 0
-
-
-@pytest.mark.parametrize("device", ["1", "GPU-00000000-0000-0000-0000-000000000000"])
-def test_a_card_that_is_not_there_leaves_no_session_open(driver: StubDriver, device):
-    assert fault_of(NvmlCard(device)) is GpuFault.NO_DEVICE
+    assert fault_of(NvmlCard(device)) is fault
     assert driver.sessions == 0
 
 
@@ -185,3 +181,67 @@ def test_a_driver_that_cannot_even_end_its_session_is_left(driver: StubDriver):
     card.read()
     driver.faults |= {"nvmlDeviceGetName": pynvml.NVML_ERROR_GPU_IS_LOST, "nvmlShutdown": pynvml.NVML_ERROR_GPU_IS_LOST}
     assert fault_of(card) is GpuFault.LOST
+
+
+# The real binding loads a real library by its real name: a small one in C, compiled here, in a process of its own.
+
+
+SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+READ_THREE_TIMES = """
+import sys
+from pathlib import Path
+from hearth.backends.nvml import NvmlCard
+from hearth.errors import GpuUnavailable
+
+card = NvmlCard("0")
+for code in (0, 15, 0):
+    Path(sys.argv[1]).write_text(str(code))
+    try:
+        said = card.read()
+    except GpuUnavailable as error:
+        print(error.fault.value)
+    else:
+        print(said.name, said.total_mib, said.used_mib, said.reserved_mib, said.temperature_c, said.power_w, said.processes)
+card.close()
+"""
+
+
+def said_by_a_process(folder: Path) -> list[str]:
+    """A line for each of three readings, with the library of this folder."""
+    codes = folder / "codes"
+    environ = os.environ | {"LD_LIBRARY_PATH": str(folder), "HEARTH_STUB_NVML": str(codes)}
+    command = [sys.executable, "-c", READ_THREE_TIMES, str(codes)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout.splitlines()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler on this machine (Debian and Ubuntu: apt install gcc libc6-dev)")
+def test_a_card_is_read_lost_and_found_again_through_a_shared_library(tmp_path: Path):
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([str(COMPILER), "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+    said = "Stub 3090 24576.0 5120.0 256.0 64.0 None None"
+    assert said_by_a_process(tmp_path) == [said, "gpu_lost", said]
+
+
+def test_a_library_that_cannot_be_loaded_is_no_driver(tmp_path: Path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    assert said_by_a_process(tmp_path) == ["no_driver"] * 3
+
+
+# How an owner names a card.
+
+
+UUIDS = [f"{kind}-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162" for kind in ("GPU", "MIG")]
+
+
+@for_each(
+    ("device", "is_one"),
+    [*((each, True) for each in ("0", "7", *UUIDS)), *((each, False) for each in ("-1", "", "first", "GPU-", "0; rm"))],
+)
+def test_a_card_is_named_by_number_or_uuid(device, is_one):
+    written = f'gpu: {{device: "{device}"}}'
+    if is_one:
+        assert parse_config(written, source="f", environ={}).settings.gpu.device == device
+    else:
+        with pytest.raises(ConfigError, match=r"f:1: gpu\.device: "):
+            parse_config(written, source="f", environ={})

@@ -24,7 +24,7 @@ from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
 from tests.worker.house import FULL_TEXT, House, settings_with, settle
-from tests.worker.test_continuing import TEXT, Model
+from tests.worker.test_resuming import TEXT, Model
 
 MODEL = "a:latest"
 TEN_MINUTES_S = 600.0

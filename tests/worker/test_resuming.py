@@ -1,4 +1,7 @@
-"""A stream that is interrupted for the house's own work is continued: the rest of its text is asked for, and nothing is written twice."""
+"""A stream that is interrupted for internal work goes on as if nothing had happened, or says that it cannot.
+
+It is continued (the rest of its text is asked for, and nothing is written twice) or replayed (run again and compared with what was sent).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeAlias
 
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
@@ -267,7 +274,7 @@ async def test_a_replay_that_differs_is_continued_from_what_was_sent_and_one_tha
 @in_virtual_time
 async def test_a_model_that_often_replays_something_else_is_not_replayed_any_more():
     model = Model(replays=(" one", " elephants"))
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, "preempt_finish_bound_s": 60.0})
+    settings = tightened(scheduling={"preempt_finish_bound_s": 60.0})
     async with house_of(model, settings=settings) as house:
         for _ in range(4):
             model.asked = 0
@@ -474,3 +481,153 @@ def test_no_character_is_lost_doubled_or_out_of_order_over_many_interruptions():
     wrong, interruptions = run_virtual(lambda: _many(rounds, Random(7)), horizon_s=1e9)
     assert wrong == 0
     assert interruptions > 0.8 * rounds
+
+
+# Replayed.
+
+REPLAYED = (Way.REPLAY,)
+SAID = "".join(WORDS[:4])
+"""What a caller has after 4.5 s."""
+OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
+
+
+def tightened(**sections: dict[str, Any]) -> Settings:
+    scheduling = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, **sections.pop("scheduling", {})}
+    return settings_with(scheduling=scheduling, **sections)
+
+
+@for_each(
+    ("replays", "faults", "interrupted_at", "error", "text"),
+    [
+        ((), (), (4.5,), None, TEXT),
+        ((), (), (4.5, 7.0), None, TEXT),
+        ((), (), (4.5, 12.5), None, TEXT),
+        *((other, (), (4.5,), StreamDiverged, SAID) for other in OTHERS),
+        pytest.param(WORDS[:3], (), (4.5,), StreamDiverged, SAID, id="the second run ends too soon"),
+        ((), (CallFault.GONE_BEFORE_HEAD,), (4.5,), None, TEXT),
+        pytest.param((), (CallFault.NO_DONE,), (2.5,), BackendGone, None, id="breaks off after it has gone on"),
+        ((), (CallFault.SERVER_ERROR, CallFault.SERVER_ERROR), (4.5,), HearthError, SAID),
+    ],
+)
+@in_virtual_time
+async def test_whatever_the_second_run_does_the_caller_reads_one_valid_stream_or_an_error_behind_right_text(
+    replays: tuple[str, ...],
+    faults: tuple[CallFault, ...],
+    interrupted_at: tuple[float, ...],
+    error: type[HearthError] | None,
+    text: str | None,
+):
+    async with house_of(Model(replays=replays)) as house:
+        house.ollama.next_calls(None, None, *faults)
+        said, failed = await interrupted(house, *interrupted_at, ways=REPLAYED)
+        assert isinstance(failed, error or type(None))
+        assert TEXT.startswith(text_of(said)) if text is None else text_of(said) == text
+        assert [event.interrupt_count for event in house.events.of(ItemInterrupted)] == list(range(1, len(interrupted_at) + 1))
+        ended = next(event for event in house.events.of(ItemEnded) if event.lane is Lane.EXTERNAL)
+        assert (ended.outcome is Outcome.COMPLETED) == (failed is None)
+        if isinstance(failed, StreamDiverged):
+            assert failed.retryable
+            assert (len(house.events.of(ItemDiverged)), ended.reason, ended.attempts) == (1, "stream_diverged", 2)
+
+
+@in_virtual_time
+async def test_a_replayed_stream_goes_on_where_it_stopped_as_one_valid_stream_and_nothing_is_sent_before():
+    async with house_of(Model()) as house:
+        ticket, parts = streaming(house, ways=REPLAYED), list[bytes]()
+        listening = asyncio.ensure_future(heard(ticket, parts))
+        await house.interrupt(4.5, "m")
+        known = len(parts)
+        await sleep_until(9.4)
+        assert len(parts) == known
+        said, _ = await listening
+        assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
+        (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
+        assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
+        assert [event.attempt for event in house.events.of(ItemStreaming) if event.sequence == ticket.sequence] == [1, 2]
+        assert house.ollama.calls[0].ending is Ending.CLOSED
+        assert house.ollama.calls[0].body == house.ollama.calls[2].body
+
+
+@in_virtual_time
+async def test_no_replay_is_tried_on_a_model_that_is_loaded_in_another_way():
+    async with house_of(Model()) as house:
+        listening = listening_to(house, ways=REPLAYED)
+        await sleep_until(4.5)
+        urgent = house.internal("m")
+        house.gateway.reload(GatewayConfig(settings=house.gateway.config.settings.replace(models={"m": ModelSettings(num_ctx=2048)})))
+        await heard(urgent)
+        said, error = await listening
+        assert isinstance(error, StreamDiverged)
+        assert (text_of(said), len(house.ollama.calls)) == (SAID, 2)
+
+
+@in_virtual_time
+async def test_a_stream_longer_than_what_is_kept_finishes_first():
+    async with house_of(Model(), settings=tightened(scheduling={"replay_limit_mib": 0.0001})) as house:
+        listening = listening_to(house, ways=REPLAYED)
+        await sleep_until(4.0)
+        assert [entry.unresumable for entry in house.worker.scheduler.state.running] == [True]
+        await house.interrupt(4.5, "m")
+        assert listening.done()
+        said, error = await listening
+        assert (text_of(said), error, house.events.of(ItemInterrupted)) == (TEXT, None, [])
+
+
+@in_virtual_time
+async def test_a_caller_who_leaves_during_the_replay_frees_the_model():
+    async with house_of(Model()) as house:
+        ticket = streaming(house, ways=REPLAYED)
+        listening = asyncio.ensure_future(heard(ticket))
+        await house.interrupt(4.5, "m")
+        await sleep_until(7.0)
+        house.worker.cancel(ticket.sequence)
+        await listening
+        await settle()
+        assert house.ollama.calls[2].ended_at == 7.0
+
+
+@for_each(("words", "at"), [((" all at once",), 1.0), (WORDS, 4.5)])
+@in_virtual_time
+async def test_a_replay_that_keeps_coming_is_not_silent_and_one_that_catches_up_at_once_is_told_once(words: tuple[str, ...], at: float):
+    async with house_of(Model(words), settings=tightened(ollama={"idle_timeout_s": 3.0})) as house:
+        said, error = await interrupted(house, at, ways=REPLAYED)
+        assert (text_of(said), error) == ("".join(words), None)
+        assert len(house.events.of(ItemResumed)) <= 1
+
+
+@in_virtual_time
+async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_stream():
+    narrow = tightened(server={"write_buffer_mib": 0.0001, "write_deadline_s": 2.0})
+    async with house_of(Model(), settings=narrow) as house:
+        ticket = streaming(house, ways=REPLAYED)
+        listening = asyncio.ensure_future(heard(ticket))
+        await house.interrupt(4.5, "m")
+        listening.cancel()
+        await sleep_until(60.0)
+        assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
+        assert house.ollama.calls[-1].ending is Ending.CLOSED
+
+
+async def _many_replayed(rounds: int, rng: Random) -> tuple[int, int]:
+    """Streams interrupted at random instants, up to three times, a third of them with another answer the second time."""
+    wrong = diverged = 0
+    async with house_of(Model()) as house:
+        for _ in range(rounds):
+            first = tuple(rng.choices(WORDS, k=rng.randint(1, 12)))
+            second = first if rng.random() < 0.66 else tuple(rng.choices(WORDS, k=rng.randint(1, 12)))
+            house.ollama._service = Model(first, replays=second)
+            instants = [rng.uniform(0.0, 2.0 * len(first)) for _ in range(rng.randint(1, 3))]
+            said, error = await interrupted(house, *instants, ways=REPLAYED)
+            text = text_of(said)
+            diverged += error is not None
+            is_right = text in ("".join(first), "".join(second)) if error is None else "".join(first).startswith(text)
+            wrong += not is_right
+    return wrong, diverged
+
+
+def test_no_wrong_byte_reaches_anybody_over_many_interruptions():
+    rounds = 200 if EXAMPLES == 1 else 500 * EXAMPLES
+    counts = [run_virtual(lambda seed=seed: _many_replayed(10, Random(seed)), horizon_s=1e9) for seed in range(rounds // 10)]  # type: ignore[misc]
+    wrong, diverged = (sum(each) for each in zip(*counts, strict=True))
+    assert wrong == 0
+    assert rounds * 0.1 < diverged < rounds * 0.5
