@@ -20,11 +20,12 @@ from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 @for_each(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])
 @in_virtual_time
 async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
-    events = Recorder()
+    events, noted = Recorder(), list[float]()
     settings = AlertSettings(loop_lag_warning_s=limit_s)
-    lag = watch_loop_lag(clock=LoopClock(), events=events, settings=lambda: settings, note=lambda _: None)
+    lag = watch_loop_lag(clock=LoopClock(), events=events, settings=lambda: settings, note=noted.append)
     monitor = asyncio.ensure_future(lag)
     await asyncio.sleep(10.05)
+    assert [round(lag_s, 3) for lag_s in noted] == [0.0] * 50, "every beat is measured"
     hold_up(held_s)
     await asyncio.sleep(10)
     seen = events.of(LoopLagged)

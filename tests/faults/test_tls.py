@@ -36,25 +36,15 @@ async def stranger(*, tls: bool) -> AsyncIterator[tuple[int, bytearray]]:
         yield server.sockets[0].getsockname()[1], told
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-async def test_a_certificate_that_nobody_vouches_for_is_not_talked_to(host: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("tls", "host"), [(True, "localhost"), (True, "127.0.0.1"), (False, "localhost")])
+async def test_without_a_certificate_that_somebody_vouches_for_or_without_tls_nothing_is_said(tls: bool, host: str, monkeypatch):
     monkeypatch.setenv("PYTHONHTTPSVERIFY", "0")
     backend = ClaudeBackend()
-    async with stranger(tls=True) as (port, told):
+    async with stranger(tls=tls) as (port, told):
         call = CloudCall(model="m", body=b'{"model": "m"}', base_url=f"https://{host}:{port}", api_key="sk-a-secret")
         with pytest.raises(BackendError) as caught:
             await backend.open(call)
         assert "sk-a-secret" not in repr(caught.value)
-        assert bytes(told) == b""
-    await backend.aclose()
-
-
-async def test_a_port_without_tls_hears_no_key_in_the_clear():
-    backend = ClaudeBackend()
-    async with stranger(tls=False) as (port, told):
-        call = CloudCall(model="m", body=b'{"model": "m"}', base_url=f"https://localhost:{port}", api_key="sk-a-secret")
-        with pytest.raises(BackendError):
-            await backend.open(call)
-        assert b"sk-a-secret" not in told
-        assert b"model" not in told
+        assert not tls or bytes(told) == b""
+        assert not any(word in told for word in (b"sk-a-secret", b"model"))
     await backend.aclose()

@@ -22,16 +22,14 @@ from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Model
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
-from hearth.observability.metrics import PHASE_BOUNDS_S, Metrics, render
-from hearth.observability.monitors import BEAT_S, watch_loop_lag
+from hearth.observability.metrics import Metrics, render
 from hearth.types import Band, GpuReading, Lane, Outcome
 from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
-from tests.support.recorder import Recorder
-from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import House, body_of, settings_with, settle
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import House, settings_with, settle
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"
@@ -134,14 +132,6 @@ def test_every_kind_that_is_counted_stands_above_and_no_kind_is_too_much():
     assert not any(name == "hearth_swap_failures_total" for name, _ in numbers(counted(STUCK).metrics())), "one that did not leave"
 
 
-@for_each(("seconds", "first"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.025"), (60.0, "60.0"), (99_999.0, "+Inf")])
-def test_a_histogram_counts_a_value_in_every_bucket_from_its_own_on(seconds, first):
-    found = numbers(counted(ended(queue_s=seconds)).metrics())
-    buckets = [*map(str, PHASE_BOUNDS_S), "+Inf"]
-    counts = [found["hearth_queue_wait_seconds_bucket", frozenset((LANE_MODEL | {"le": bound}).items())] for bound in buckets]
-    assert counts == [float(index >= buckets.index(first)) for index in range(len(buckets))]
-
-
 def test_many_models_callers_reasons_and_directions_share_the_label_other():
     events: list[Event] = []
     for each in range(300):
@@ -184,12 +174,6 @@ async def test_what_shares_the_label_other_is_added_up_in_what_is_read_too():
         assert number(house.gateway, "hearth_queue_model_depth", model="other") == 3
 
 
-def test_a_name_cannot_break_out_of_its_label():
-    caller = 'a"} 1\nforged{x="\\'
-    assert number(counted(sample(ev.ItemQueued, caller=caller)), "hearth_requests_accepted_total", lane="external", caller=caller) == 1
-    assert b"\nforged" not in render(counted(sample(ev.ItemQueued, caller=caller)).metrics())
-
-
 @in_virtual_time
 async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
     settings = settings_with(queue={"max_external_depth": 7})
@@ -212,17 +196,10 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
         assert number(gateway, "hearth_backend_up") == 1
         house.worker.cancel(first.sequence)
         await asyncio.sleep(30)
+        overhead = float(str(house.gpu_status["swap_overhead_pct_1h"]))
+        assert number(gateway, "hearth_swap_overhead_ratio") == pytest.approx(overhead / 100) != 0
         assert number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 0
-
-
-@in_virtual_time
-async def test_the_share_of_swaps_in_the_cards_busy_time_is_a_ratio():
-    async with House("a", "b", resident=("a",)) as house:
-        await body_of(house.submit("a", service_s=1.5))
-        await body_of(house.submit("b", service_s=1.0))
-        await settle()
-        assert number(house.gateway, "hearth_swap_overhead_ratio") == pytest.approx(0.5)
 
 
 @in_virtual_time
@@ -306,18 +283,6 @@ async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has
         for name, part in PARTS.items():
             house.gateway.show(name, lambda part=part: part)  # type: ignore[misc]
         assert [(name, labels, number(house.gateway, f"hearth_{name}", **labels)) for name, labels, _ in READ] == READ
-
-
-@in_virtual_time
-async def test_every_beat_of_the_loop_is_measured():
-    tallies = Metrics()
-    alerts = settings_with().alerts
-    watch = watch_loop_lag(clock=LoopClock(), events=Recorder(), settings=lambda: alerts, note=tallies.note_loop_lag)
-    beating = asyncio.ensure_future(watch)
-    await asyncio.sleep(10 * BEAT_S + 0.01)
-    beating.cancel()
-    assert number(tallies, "hearth_loop_lag_seconds_count") == 10
-    assert number(tallies, "hearth_loop_lag_seconds_bucket", le="0.001") == 10
 
 
 # The page, its documentation, the dashboard and the rules.

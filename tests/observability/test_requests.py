@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from collections.abc import Sequence as Rows
 from typing import Any
 
@@ -134,21 +133,6 @@ def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_shar
     rows: Any = many.shown(1.0)["last_hour"]
     assert len(rows) == 1 + MODELS + 1
     assert row(many, 1.0, model="other")["requests"] == 30
-
-
-def test_memory_is_bounded_however_many_requests_come():
-    tracker, held_bytes = fed(), list[int]()
-    tracemalloc.start()
-    try:
-        for n in range(9 * KEPT):
-            tracker.emit(of(ItemQueued, 1.0, n))
-            tracker.emit(end(1.0, n))
-            if n in {5 * KEPT, 9 * KEPT - 1}:
-                held_bytes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert row(tracker, 2.0)["requests"] == KEPT
-    assert held_bytes[1] - held_bytes[0] < 100_000
 
 
 def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_last_sign_of_life():

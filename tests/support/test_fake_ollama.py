@@ -59,18 +59,6 @@ async def test_a_call_that_does_not_stream_answers_as_a_whole_at_the_end_and_a_h
     assert (await run(loaded(), asked))[-1][0] == 2.0 + 7.5
 
 
-@in_virtual_time
-async def test_a_load_and_an_unload_take_their_time() -> None:
-    ollama = FakeOllama(FakeModel(name="a", load_s=4.0, unload_s=1.5))
-    await ollama.load("a", KEEP, 60.0)
-    assert now() == 4.0
-    await ollama.unload("a")
-    assert (now(), len(await ollama.resident())) == (4.0, 1)
-    await ollama.settled()
-    assert (now(), await ollama.resident()) == (5.5, ())
-    ollama.check()
-
-
 async def on_nothing(ollama: FakeOllama) -> None:
     ollama.vanish("a")
     await run(ollama, call())
@@ -119,21 +107,3 @@ async def test_the_referee_sees_every_broken_rule(misdeed: Callable[[FakeOllama]
     assert ollama.violations == [violation]
     with pytest.raises(AssertionError, match=re.escape(violation)):
         ollama.check()
-
-
-@pytest.mark.parametrize(("capacity_mib", "broken"), [(16_384.0, 0), (16_383.0, 1)])
-@in_virtual_time
-async def test_models_share_a_gpu_while_their_memory_fits(capacity_mib: float, broken: int) -> None:
-    ollama = loaded(capacity_mib=capacity_mib)
-    await ollama.load("b", KEEP, 60.0)
-    assert len(ollama.violations) == broken
-
-
-@in_virtual_time
-async def test_a_closed_call_frees_its_slot_at_once() -> None:
-    ollama = loaded()
-    exchange = await ollama.open(call())
-    exchange.close()
-    await run(ollama, call())
-    ollama.check()
-    assert [record.ending for record in ollama.calls] == [Ending.CLOSED, Ending.COMPLETED]

@@ -345,18 +345,3 @@ async def test_a_call_in_another_dialect_may_have_changed_the_memory_so_that_is_
         await body_of(house.worker.submit(Submission(item=replace(new.item, dialect=dialect), call=new.call)))
         await settle()
         assert (drifts(house), house.now < 5.0) == (seen, True)
-
-
-@in_house("a", resident=("a",))
-async def test_what_is_in_memory_at_the_start_is_adopted_without_a_word(house: House):
-    await body_of(house.submit("a"))
-    assert (drifts(house), house.ollama.control) == ([], [])
-
-
-@in_house("a", resident=("a",))
-async def test_a_refused_connection_marks_the_backend_as_down_and_the_request_waits_for_it(house: House):
-    house.ollama.next_calls(CallFault.REFUSE)
-    ticket = house.submit("a")
-    assert text_of(await body_of(ticket)) == FULL_TEXT
-    assert house.now <= 5.0 + 1.0
-    assert (await house.end_of(ticket)).attempts == 2

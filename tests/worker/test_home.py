@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-
 import pytest
 
 from hearth.errors import ModelNotFound
 from hearth.events import HomeModelMissing, SwapStarted
 from tests.support.cases import for_each
-from tests.support.virtual_time import run_virtual, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
+from tests.support.virtual_time import sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, text_of
 
 HOME = settings_with(gpu={"home_model": "h", "restore_home_delay_s": 30.0})
 
@@ -36,27 +33,6 @@ async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, af
     await sleep_until(30.0 + after_s)
     assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
     assert house.now <= 30.0 + 2.5 + 2.5 + 1.0
-
-
-@for_each("seed", range(10))
-def test_an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_still_comes_home_once(seed: int):
-    async def scenario() -> int:
-        async with House("h", "a", resident=("a",), settings=HOME) as house:
-            for number in range(20):
-                idle_since = house.worker.scheduler.state.idle_since
-                assert idle_since is not None
-                due_at = idle_since + 30.0
-                await sleep_until(math.nextafter(due_at, 0.0) if number % 2 else due_at)
-                assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-                assert house.now <= due_at + 0.5 + 2.0 + 1.0
-                await settle()
-            await asyncio.sleep(100.0)
-            reasons = [event.why for event in house.events.of(SwapStarted)]
-            assert reasons[-1] == "home"
-            assert reasons.count("home") == 1
-            return reasons.count("waiting")
-
-    assert 0 < run_virtual(scenario, seed=seed) < 20
 
 
 @in_house("h", "llama3.2:3b", resident=("llama3.2:3b",), settings=settings_with(gpu={"home_model": "h"}))

@@ -50,16 +50,6 @@ async def test_an_external_call_that_was_told_to_start_and_to_stop_in_one_tick_i
     assert house.now == 2.0
 
 
-@in_house("a", resident=("a",))
-async def test_two_internal_arrivals_in_one_tick_stop_one_call_once(house: House):
-    external = house.submit("a", service_s=2.0)
-    await sleep_until(0.5)
-    urgent = [house.internal("a") for _ in range(2)]
-    await asyncio.gather(*map(body_of, [*urgent, external]))
-    assert (await house.end_of(external)).interrupt_count == 1
-    assert len(house.ollama.calls) == 4
-
-
 @in_virtual_time
 async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_owner_is_told_once():
     settings = settings_with(queue={"max_interrupt_count": 2}, scheduling=AT_ONCE)

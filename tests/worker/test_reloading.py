@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound, QueueFull
-from hearth.events import BackendWentDown, ConfigRejected, ConfigReloaded, ItemDispatched
+from hearth.events import BackendWentDown, ItemDispatched
 from tests.support.fake_gpu import FakeModel
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import sleep_until
 from tests.worker.house import House, body_of, in_house, settings_with, settle
 
 
 def put_in_force(house: House, settings: Settings) -> None:
     assert house.gateway.reload(GatewayConfig(settings=settings))
-
-
-@in_house("a", resident=("a",))
-async def test_a_reload_keeps_who_waits_who_runs_and_what_was_counted(house: House):
-    await body_of(house.submit("a"))
-    tickets = [house.submit("a") for _ in range(4)]
-    await sleep_until(1.5)
-    before = house.worker.get_status()
-    put_in_force(house, settings_with(queue={"max_interrupt_count": 9}))
-    await settle()
-    after = house.worker.get_status()
-    for key in ("current_request", "external_queue", "stats_24h", "gpu"):
-        assert after[key] == before[key], key
-    await asyncio.gather(*map(body_of, tickets))
-    assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 2, 3, 4, 5]
 
 
 @in_house("a", resident=("a",))
@@ -68,39 +52,6 @@ async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass
     await sleep_until(106.5)
     assert len(house.events.of(BackendWentDown)) == 1
     house.ollama.come_up()
-
-
-@in_house("a")
-async def test_a_generation_counts_changes_only_and_names_what_needs_a_restart(house: House):
-    changed = settings_with(queue={"max_external_depth": 3}).replace(server=Settings().server.replace(port=9999))
-    for _ in range(2):
-        put_in_force(house, changed)
-    first, second = house.events.of(ConfigReloaded)
-    assert (first.generation, second.generation) == (2, 2)
-    assert (set(first.changed), first.needs_restart) == ({"queue.max_external_depth", "server.port"}, ("server.port",))
-    assert (second.changed, second.needs_restart) == ((), ("server.port",))
-
-
-@in_virtual_time
-async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_mended_counts(tmp_path: Path):
-    file = tmp_path / "hearth.yaml"
-    async with House("a", source=file) as house:
-        file.write_text("queue:\n  max_external_depth: 5\n")
-        assert house.gateway.reload() is True
-        file.write_text("queue:\n  max_external_depth: many\n")
-        assert house.gateway.reload() is False
-        (rejected,) = house.events.of(ConfigRejected)
-        assert "max_external_depth" in rejected.problems[0]
-        assert house.status["config"]["generation"] == 2
-        assert house.status["config"]["problems"] == list(rejected.problems)
-        assert house.gateway.config.settings.queue.max_external_depth == 5
-        file.write_text("queue:\n  max_external_depth: 6\n")
-        assert house.gateway.reload() is True
-        assert house.status["config"]["generation"] == 3
-        assert house.status["config"]["problems"] == []
-        assert (house.status["config"]["reload_count"], house.status["config"]["rejected_count"]) == (2, 1)
-        assert house.gateway.config.settings.queue.max_external_depth == 6
-        assert house.gateway.config.source == file
 
 
 @in_house("Mixed:7b", "a")

@@ -10,7 +10,7 @@ from hearth.execution.request import Reply, ReplyHead, Ticket
 from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, in_house, read_into, settings_with, settle, text_of
+from tests.worker.house import House, body_of, in_house, read_into, settings_with, settle
 
 KIB = 1 / 1024
 SMALL_BUFFER = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0})
@@ -59,14 +59,6 @@ async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_bu
     await body_of(other)
     assert house.now == 201.0
     assert len((await body_of(ticket)).splitlines()) == 200
-
-
-@in_house("a", resident=("a",))
-async def test_chunk_boundaries_survive_a_reader_that_takes_one_at_a_time(house: House):
-    ticket, chunks = house.submit("a", stream=True, service_s=4.0), list[bytes]()
-    while taken := await ticket.reply.take():
-        chunks.extend(taken)
-    assert [text_of(chunk) for chunk in chunks] == [" alpha", " beta", " gamma", ""]
 
 
 @in_virtual_time

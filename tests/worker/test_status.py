@@ -75,17 +75,6 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
         assert house.worker.get_item(99) is None
 
 
-@in_house("a", resident=("a",))
-async def test_no_prompt_shows_up_anywhere(house: House):
-    future = await house.worker.enqueue_internal("the secret word", "a")
-    await settle()
-    shown = repr(house.status) + repr(house.worker.get_item(1))
-    await future
-    await settle()
-    shown += repr(house.worker.get_item(1)) + repr(house.events.all)
-    assert "secret" not in shown
-
-
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
 async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
     tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
@@ -95,15 +84,6 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
     assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
     assert house.worker.cancel_request(tickets[0].request_id, caller=None) is None
     assert house.worker.cancel_request(tickets[2].request_id, caller=None) is True
-
-
-@in_house("a", resident=("a",))
-async def test_the_last_day_is_counted_by_lane_and_ending(house: House):
-    await body_of(house.submit("a"))
-    house.worker.cancel(house.internal("a").sequence)
-    await settle()
-    counted = house.status["stats_24h"]
-    assert (counted["external_completed"], counted["internal_cancelled"], counted["external_failed"]) == (1, 1, 0)
 
 
 @in_house("a", "b", resident=("a",))

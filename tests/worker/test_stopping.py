@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hearth.errors import ShuttingDown
-from hearth.events import GatewayStopped, GatewayStopping, ItemEnded
+from hearth.events import GatewayStopped, GatewayStopping
 from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -126,21 +126,3 @@ async def test_items_that_may_only_wait_so_long_expire_and_leave_no_timer_behind
     await house.gateway.stop(0.0)
     assert timers() == []
     assert (await house.end_of(running)).outcome is Outcome.CANCELLED
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1_000}))
-async def test_nothing_is_left_of_many_submissions_cancels_and_preemptions(house: House, stream: bool):
-    tasks = asyncio.all_tasks()
-    for _ in range(2):
-        tickets = [house.submit("a", stream=stream, first_byte_s=0.5) for _ in range(398)]
-        await asyncio.sleep(0.1)
-        tickets += [house.internal("a") for _ in range(2)]
-        await asyncio.sleep(0.1)
-        for ticket in tickets:
-            house.worker.cancel(ticket.sequence)
-        await settle()
-        state = house.worker.scheduler.state
-        assert (len(state.entries), len(state.waiting), +house.ollama.gpu.in_flight) == (0, 0, {})
-        assert asyncio.all_tasks() == tasks
-    assert len(house.events.of(ItemEnded)) == 800

@@ -9,20 +9,10 @@ import pytest
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.execution.request import Ticket
-from hearth.types import Lane, Outcome, Priority
+from hearth.types import Lane, Priority
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
-
-
-@in_house("a", resident=("a",))
-async def test_a_request_is_answered_with_the_bytes_of_the_backend(house: House):
-    ticket = house.submit("a", stream=True)
-    head = await ticket.reply.head()
-    body = await ticket.reply.body()
-    assert (head.status, dict(head.headers)[b"content-type"]) == (200, b"application/x-ndjson")
-    assert text_of(body) == FULL_TEXT
-    assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle
 
 
 @in_house("a", resident=("a",))
