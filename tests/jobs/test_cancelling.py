@@ -44,15 +44,16 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
     assert len(house.ollama.calls) == 2
 
 
-@in_virtual_time
-async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled():
-    count = 2 * service.CANCELLED_TOGETHER + 5
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1, max_queued=count)) as house:
-        for number in range(count):
-            await house.accept(job(f"job_{number}", caller="me", service_s=5.0))
-        assert await house.jobs.cancel_caller("me") == count
-        assert house.jobs.status()["waiting"] == 0
-        assert set(ends(house).values()) == {"cancelled"}
+MANY = 2 * service.CANCELLED_TOGETHER + 5
+
+
+@in_house(settings=with_jobs(max_in_queue=1, max_queued=MANY))
+async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled(house):
+    for number in range(MANY):
+        await house.accept(job(f"job_{number}", caller="me", service_s=5.0))
+    assert await house.jobs.cancel_caller("me") == MANY
+    assert house.jobs.status()["waiting"] == 0
+    assert set(ends(house).values()) == {"cancelled"}
 
 
 @in_house()

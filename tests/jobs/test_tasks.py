@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -26,8 +27,10 @@ RESEARCH = {"model": "b:latest", "prompt": "x", "fake": {"service_s": 1.0}}
 async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house(house):
     submitted = await house.door.submit_task("letter", "7", request=LETTER)
     assert submitted.is_new
+    assert await house.door.submit_task("letter", "7", request=LETTER) == replace(submitted, is_new=False)
+    assert (await house.door.submit_task("letter", "8", request=LETTER)).is_new
     await house.ended(submitted.task_id)
-    (item,) = house.events.of(ItemEnded)
+    item = house.events.of(ItemEnded)[0]
     assert (item.lane, item.task_type, item.request_id) == (Lane.INTERNAL, "letter", submitted.task_id)
     assert (await house.record(submitted.task_id)).priority is Priority.BACKGROUND
 
@@ -66,30 +69,14 @@ async def test_letters_and_research_are_done_in_batches_each_in_its_order():
         assert len([record for record in house.ollama.control if record.kind == "load"]) <= 2
 
 
-@in_house(settings=LLM)
-async def test_the_same_type_and_key_is_one_task_until_it_has_ended(house):
-    first = await house.door.submit_task("letter", "7", request=LETTER)
-    again = await house.door.submit_task("letter", "7", request=LETTER)
-    other = await house.door.submit_task("letter", "8", request=LETTER)
-    unkeyed = [await house.door.submit_task("letter", request=LETTER) for _ in range(2)]
-    assert (again.task_id, again.is_new, other.is_new) == (first.task_id, False, True)
-    assert len({task.task_id for task in unkeyed}) == 2
-    await house.ended(first.task_id, other.task_id, *(task.task_id for task in unkeyed))
-    later = await house.door.submit_task("letter", "7", request=LETTER)
-    assert later.is_new
-    await house.ended(later.task_id)
-
-
-@in_virtual_time
-async def test_a_task_too_many_is_refused_with_a_clear_error():
-    settings = with_jobs(task_types=("letter",), max_queued=1, max_in_queue=1)
-    async with JobHouse("a", resident=("a",), settings=settings) as house:
-        first = await house.door.submit_task("letter", request=LETTER)
-        await settle()
-        second = await house.door.submit_task("letter", request=LETTER)
-        with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
-            await house.door.submit_task("letter", request=LETTER)
-        await house.ended(first.task_id, second.task_id)
+@in_house(settings=with_jobs(task_types=("letter",), max_queued=1, max_in_queue=1))
+async def test_a_task_too_many_is_refused_with_a_clear_error(house):
+    first = await house.door.submit_task("letter", request=LETTER)
+    await settle()
+    second = await house.door.submit_task("letter", request=LETTER)
+    with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
+        await house.door.submit_task("letter", request=LETTER)
+    await house.ended(first.task_id, second.task_id)
 
 
 @for_each(
