@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hearth.config.settings import StorageSettings
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
 from hearth.job_types import Problem
 from hearth.storage.opening import connect_writer, create, shipped_migrations
-from hearth.storage.store import Store
 from tests.batches.house import HOUR_S, BatchHouse, in_batch_house, jsonl, lines, new_batch
-from tests.jobs.house import Disk
+from tests.storage.conftest import opened
 from tests.storage.house import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settings_with
@@ -30,13 +26,6 @@ AGAIN = replace(FIRST, batch_id="batch_2")
 
 async def count(house: BatchHouse) -> int:
     return int(house.disk.rows("SELECT COUNT(*) FROM batches")[0][0])
-
-
-@asynccontextmanager
-async def opened(path: Path, clock: StoppedClock) -> AsyncIterator[Store]:
-    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
-    yield store
-    await store.close(5.0)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +65,10 @@ async def test_a_batch_that_has_ended_is_answered_as_it_is_also_by_the_next_proc
 
 
 @in_batch_house()
-async def test_the_key_of_another_caller_stands_for_nothing(house):
+async def test_a_key_with_another_body_is_refused_and_that_of_another_caller_stands_for_nothing(house):
     await house.started(jsonl(*lines(1)), **KEY)
     with pytest.raises(NotFound):
         await house.batches.create(replace(AGAIN, caller="somebody else"))
-
-
-@in_batch_house()
-async def test_a_key_with_another_body_is_refused_and_starts_nothing(house):
-    await house.started(jsonl(*lines(1)), **KEY)
     for _ in range(2):
         with pytest.raises(KeyReused):
             await house.batches.create(replace(AGAIN, digest="d2"))
@@ -115,19 +99,17 @@ async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the
     assert len(house.events.of(BatchStarted)) == 1
 
 
-@in_virtual_time
-async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch():
-    disk = Disk()
-    async with BatchHouse("a", resident=("a",), disk=disk) as house:
-        await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
-        disk.latency_s = 0.1
-        first = asyncio.ensure_future(house.batches.create(FIRST))
-        await asyncio.sleep(0)
-        with pytest.raises(KeyInUse):
-            await house.batches.create(AGAIN)
-        await first
-        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
-        await house.ended_batch()
+@in_batch_house()
+async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch(house):
+    await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
+    house.disk.latency_s = 0.1
+    first = asyncio.ensure_future(house.batches.create(FIRST))
+    await asyncio.sleep(0)
+    with pytest.raises(KeyInUse):
+        await house.batches.create(AGAIN)
+    await first
+    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+    await house.ended_batch()
 
 
 async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp_path):

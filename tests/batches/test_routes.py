@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.api.house import Got
 from tests.batches.house import requests_of
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.served import Life
+from tests.support.cases import for_each
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}
@@ -27,14 +27,20 @@ async def form(house: Life, parts: dict[str, bytes], *, filename: str = "in.json
         named = f'; filename="{filename}"' if name == "file" else ""
         lines += [b"--cut", f'Content-Disposition: form-data; name="{name}"{named}'.encode(), b"", value]
     body = b"\r\n".join([*lines, b"--cut--", b""])
-    return await house.ask("POST", "/v1/files", body, key, **{"content_type": "multipart/form-data; boundary=cut"} | headers)
+    return await house.ask("POST", "/v1/files", body, key, **{"content_type": MEDIA_TYPE} | headers)
 
 
 async def until_ended(house: Life, client: openai.AsyncOpenAI, batch_id: str) -> Any:
     return await house.shown(lambda: client.batches.retrieve(batch_id), lambda batch: batch.status in ENDS)
 
 
-@pytest.mark.parametrize(
+async def wanted_of(client: openai.AsyncOpenAI, *bodies: dict[str, Any], endpoint: str = "/v1/embeddings") -> dict[str, Any]:
+    """What a batch of these requests is asked for with, its file uploaded."""
+    file = await client.files.create(file=("x.jsonl", requests_of(endpoint, *bodies)), purpose="batch")
+    return {"input_file_id": file.id, "endpoint": endpoint, "completion_window": "24h"}
+
+
+@for_each(
     ("endpoint", "body", "answer"),
     [
         ("/v1/chat/completions", {"model": LLAMA, "messages": [{"role": "user", "content": "x"}], "max_tokens": 3}, "choices"),
@@ -142,8 +148,7 @@ async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_delete
 async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
     async with live(keys=True) as house, house.client(GUEST_KEY) as client:
         bodies = [EMBED, {"model": "nowhere", "input": "x"}, {"model": SLOW, "input": "x"}]
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *bodies)), purpose="batch")
-        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        batch = await client.batches.create(**await wanted_of(client, *bodies))
         batch = await until_ended(house, client, batch.id)
         assert (batch.status, batch.failed_at is not None) == ("failed", True)
         assert [(each.line, each.code) for each in batch.errors.data] == [(2, "model_not_allowed"), (3, "model_not_allowed")]
@@ -193,21 +198,6 @@ BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
 ]
 
 
-async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
-    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
-        for parts, status, says in BAD_FORMS:
-            got = await form(house, parts)
-            assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
-        assert (await house.ask("GET", "/v1/files")).json["data"] == []
-        assert (await form(house, {"purpose": b"batch", "file": b"x" * MIB})).status == 200
-
-
-async def test_the_fields_of_a_form_may_come_in_any_order_and_a_path_is_no_name(live):
-    async with live() as house:
-        got = await form(house, {"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")
-        assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
-
-
 MEDIA = [
     ("application/json", 415),
     ("text/plain", 415),
@@ -216,33 +206,30 @@ MEDIA = [
     ("multipart/form-data", 400),
     ("multipart/form-data; boundary=other", 400),
 ]
+MEDIA_TYPE = "multipart/form-data; boundary=cut"
+FIELDS = b'--cut\r\nContent-Disposition: form-data; name="a"\r\n\r\n%b\r\n' % (b"x" * 4000)
+FILE_ONLY = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n--cut--\r\n'
 
 
-async def test_only_a_form_is_taken_for_a_file(live):
-    async with live() as house:
+async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
+    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
+        for parts, status, says in BAD_FORMS:
+            got = await form(house, parts)
+            assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
         for media, status in MEDIA:
             assert (await form(house, {"purpose": b"batch", "file": b"x"}, content_type=media)).status == status, media
-
-
-async def test_a_form_that_breaks_off_and_one_of_a_browser_are_refused(live):
-    async with live() as house:
-        body = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nxxx'
-        got = await house.ask("POST", "/v1/files", body, content_type="multipart/form-data; boundary=cut")
-        assert (got.status, "ends before" in got.json["error"]["message"]) == (400, True)
-        got = await form(house, {"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")
-        assert got.status == 415
-        for path in ("/v1/batches", "/llm/jobs"):
-            got = await house.ask("POST", path, body, content_type="multipart/form-data; boundary=cut")
-            assert got.status == 415
-
-
-async def test_a_form_has_no_room_for_more_than_its_file_whoever_says_nothing_of_its_length(live):
-    fields = b'--cut\r\nContent-Disposition: form-data; name="a"\r\n\r\n%b\r\n' % (b"x" * 4000)
-    whole = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n--cut--\r\n'
-    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
-        for body in (fields * 300 + whole, whole + b"\r\n" * MIB):
-            got = await house.ask("POST", "/v1/files", body, content_type="multipart/form-data; boundary=cut")
+        for body in (FIELDS * 300 + FILE_ONLY, FILE_ONLY + b"\r\n" * MIB):
+            got = await house.ask("POST", "/v1/files", body, content_type=MEDIA_TYPE)
             assert (got.status, "max_file_mib" in got.json["error"]["message"]) == (413, True), got.json
+        got = await house.ask("POST", "/v1/files", FILE_ONLY[:-20], content_type=MEDIA_TYPE)
+        assert (got.status, "ends before" in got.json["error"]["message"]) == (400, True)
+        assert (await form(house, {"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")).status == 415
+        for path in ("/v1/batches", "/llm/jobs"):
+            assert (await house.ask("POST", path, FILE_ONLY, content_type=MEDIA_TYPE)).status == 415
+        assert (await house.ask("GET", "/v1/files")).json["data"] == []
+        assert (await form(house, {"purpose": b"batch", "file": b"x" * MIB})).status == 200
+        got = await form(house, {"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")  # the fields may come in any order
+        assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
 
 
 async def test_a_full_store_takes_no_file(live):
@@ -255,12 +242,11 @@ async def test_a_full_store_takes_no_file(live):
 async def test_a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_of_it(live):
     key = {"Idempotency-Key": "k" * 255}
     async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        wanted = await wanted_of(client, EMBED)
         first = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
         assert "idempotency-replayed" not in first.headers
         ended = await until_ended(house, client, first.parse().id)
-        await client.files.delete(file.id)
+        await client.files.delete(wanted["input_file_id"])
         again = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
         assert (again.parse(), again.headers["idempotency-replayed"]) == (ended, "true")
         with pytest.raises(openai.UnprocessableEntityError, match="Idempotency-Key"):
@@ -270,54 +256,34 @@ async def test_a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_
         assert (job.status, job.json["new"]) == (202, True)
 
 
-async def test_a_batch_without_an_idempotency_key_is_a_new_one_and_one_that_is_none_is_refused(live):
+async def test_batches_without_a_key_are_new_ones_and_listed_latest_first_page_by_page(live):
     async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
-        taken = {(await client.batches.create(**wanted)).id for _ in range(2)}
+        wanted = await wanted_of(client, EMBED)
+        names = [(await client.batches.create(**wanted)).id for _ in range(3)]
+        assert len(set(names)) == 3
         for key in ("", "x" * 256, "a\tb", "\u00e9"):
             got = await house.ask("POST", "/v1/batches", wanted, idempotency_key=key)
             assert (got.status, "Idempotency-Key" in got.json["error"]["message"]) == (400, True)
-        assert {each.id async for each in client.batches.list()} == taken
-        assert len(taken) == 2
-
-
-async def test_batches_are_listed_latest_first_and_page_by_page(live):
-    async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
-        names = [(await client.batches.create(**wanted)).id for _ in range(3)]
         assert [each.id async for each in client.batches.list(limit=1)] == names[::-1]
         page = await client.batches.list(limit=2)
         assert ([each.id for each in page.data], page.has_more) == ([names[2], names[1]], True)
 
 
-async def test_of_batches_with_one_key_at_the_same_moment_one_is_taken(live):
-    async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
-        got = await asyncio.gather(*(house.ask("POST", "/v1/batches", wanted, idempotency_key="k") for _ in range(8)))
-        assert {answer.status for answer in got} <= {200, 409}
-        taken = {answer.json["id"] for answer in got if answer.status == 200}
-        assert [each.id async for each in client.batches.list()] == list(taken)
-
-
-async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
+async def test_an_upload_and_a_batch_count_once_each_against_the_rate_limit_of_their_caller(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 5)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        wanted = await wanted_of(client, *[EMBED] * 5)
         batch = await client.batches.create(**wanted)
-        with pytest.raises(openai.RateLimitError):
-            await client.batches.create(**wanted)
+        for refused in (client.batches.create(**wanted), wanted_of(client, EMBED)):
+            with pytest.raises(openai.RateLimitError):
+                await refused
         assert (await until_ended(house, client, batch.id)).request_counts.completed == 5
 
 
 async def test_an_upload_a_batch_and_a_job_count_once_after_a_restart_too(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=20, requests_per_hour=20))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 30)), purpose="batch")
-        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        wanted = await wanted_of(client, *[EMBED] * 30)
         await until_ended(house, client, (await client.batches.create(**wanted)).id)
         job = (await house.ask("POST", "/llm/jobs", {"request": EMBED}, FRIEND_KEY)).json
         await house.shown(lambda: house.ask("GET", f"/llm/jobs/{job['id']}", key=FRIEND_KEY), lambda got: "result" in got.json)
@@ -325,14 +291,6 @@ async def test_an_upload_a_batch_and_a_job_count_once_after_a_restart_too(live):
         assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 4
     async with live(keys=True, rate_limits=limits) as house:
         assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 4
-
-
-async def test_an_upload_counts_once_against_the_rate_limit_of_its_caller(live):
-    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=1))
-    async with live(keys=True, rate_limits=limits) as house:
-        parts = {"purpose": b"batch", "file": b"x"}
-        assert (await form(house, parts, key=GUEST_KEY)).status == 200
-        assert (await form(house, parts, key=GUEST_KEY)).status == 429
 
 
 async def test_one_key_fills_its_share_only_and_an_admin_sees_and_deletes_what_it_keeps(live):
@@ -364,8 +322,7 @@ async def test_without_a_store_there_are_no_files_and_batches(live):
 async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
     async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
-        file = await client.files.create(file=("x.jsonl", requests_of("/v1/completions", *[body] * 200)), purpose="batch")
-        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        batch = await client.batches.create(**await wanted_of(client, *[body] * 200, endpoint="/v1/completions"))
         await house.running()
         got = await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)
         assert (got.status, got.json["batches"], got.json["cancelled"]) == (200, 1, len(got.json["requests"]) + got.json["jobs"] + 1)

@@ -131,14 +131,6 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
     assert await house.batch() == before
 
 
-@in_batch_house("a")
-async def test_a_batch_that_is_cancelled_before_it_was_validated_ends_with_nothing(house):
-    await house.started(jsonl(*lines(5)))
-    await house.batches.cancel("batch_1")
-    assert await house.outcome() == ([], {})
-    assert ((await house.batch()).status, house.ollama.calls) == (BatchStatus.CANCELLED, [])
-
-
 @in_batch_house()
 async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(house):
     await house.started(jsonl(*lines(5)), "batch_1")
@@ -267,31 +259,30 @@ async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_
 
 
 @for_each("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
-@in_virtual_time
-async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(status):
-    disk, request = Disk(), lines(3)
+@in_batch_house()
+async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(house, status):
+    disk, request = house.disk, lines(3)
     bad = [request[0]] if status is BatchStatus.FAILED else []
-    async with BatchHouse("a", resident=("a",), disk=disk) as house:
-        disk.latency_s = 0.5
-        await house.started(jsonl(*request, *bad))
-        if status is BatchStatus.FINALIZING:
-            await house.on_disk("SELECT 1 FROM batches WHERE status = 'finalizing'")
-        else:
-            await house.on_disk("SELECT 1 FROM batch_lines")
-            await asyncio.sleep(0.6)
-            assert (await house.batch()).status is BatchStatus.VALIDATING
-        before = house.told_of_batches()
-        disk.silent = True
+    disk.latency_s = 0.5
+    await house.started(jsonl(*request, *bad))
+    if status is BatchStatus.FINALIZING:
+        await house.on_disk("SELECT 1 FROM batches WHERE status = 'finalizing'")
+    else:
+        await house.on_disk("SELECT 1 FROM batch_lines")
         await asyncio.sleep(0.6)
-        disk.silent = False
-        assert (await house.batch()).status not in (BatchStatus.VALIDATING, BatchStatus.FINALIZING)
-        assert house.told_of_batches() == before
-        if status is BatchStatus.CANCELLING:
-            await house.batches.cancel("batch_1")
-        batch = await house.ended_batch()
-        await asyncio.sleep(30.0)
-        began = [] if status is BatchStatus.FAILED else ["began"]
-        assert house.told_of_batches() == [*began, batch.status.value]
+        assert (await house.batch()).status is BatchStatus.VALIDATING
+    before = house.told_of_batches()
+    disk.silent = True
+    await asyncio.sleep(0.6)
+    disk.silent = False
+    assert (await house.batch()).status not in (BatchStatus.VALIDATING, BatchStatus.FINALIZING)
+    assert house.told_of_batches() == before
+    if status is BatchStatus.CANCELLING:
+        await house.batches.cancel("batch_1")
+    batch = await house.ended_batch()
+    await asyncio.sleep(30.0)
+    began = [] if status is BatchStatus.FAILED else ["began"]
+    assert house.told_of_batches() == [*began, batch.status.value]
 
 
 @in_virtual_time
@@ -310,18 +301,6 @@ async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs
         assert len(house.ollama.calls) == 3
         assert len((await house.outcome())[0]) == 6
         assert house.now > 3600.0
-
-
-@in_virtual_time
-async def test_requests_that_an_earlier_process_made_jobs_follow_the_window_of_this_one():
-    disk, day = Disk(), settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
-    off_peak = day.replace(batches=BatchSettings(window="offpeak"))
-    async with BatchHouse("a", resident=("a",), settings=off_peak, disk=disk) as house:
-        await house.started(jsonl(*lines(3)))
-        await sleep_until(60.0)
-    async with BatchHouse("a", resident=("a",), settings=day, disk=disk) as house:
-        assert len((await house.outcome())[0]) == 3
-        assert house.now < 90.0
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(window="offpeak")))
@@ -344,26 +323,23 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
 
 
 @for_each("max_queued", [1, 7, JOBS_AT_ONCE])
-@in_virtual_time
-async def test_a_batch_runs_where_fewer_jobs_may_wait_than_it_has_requests_and_leaves_room_for_others(max_queued):
-    settings = settings_with().replace(jobs=JobSettings(max_queued=max_queued))
-    async with BatchHouse("a", resident=("a",), settings=settings) as house:
-        await house.started(jsonl(*lines(2 * JOBS_AT_ONCE)))
-        await sleep_until(20.0)
-        assert len(house.ollama.calls) > 4
-        assert house.disk.rows("SELECT COUNT(*) FROM jobs WHERE state = 'queued'")[0][0] <= max(1, max_queued // 2)
-        assert len((await house.outcome())[0]) == 2 * JOBS_AT_ONCE
+@in_batch_house()
+async def test_a_batch_runs_where_fewer_jobs_may_wait_than_it_has_requests_and_leaves_room_for_others(house, max_queued):
+    house.gateway.reload(GatewayConfig(settings=settings_with().replace(jobs=JobSettings(max_queued=max_queued))))
+    await house.started(jsonl(*lines(2 * JOBS_AT_ONCE)))
+    await sleep_until(20.0)
+    assert len(house.ollama.calls) > 4
+    assert house.disk.rows("SELECT COUNT(*) FROM jobs WHERE state = 'queued'")[0][0] <= max(1, max_queued // 2)
+    assert len((await house.outcome())[0]) == 2 * JOBS_AT_ONCE
 
 
-@in_virtual_time
-async def test_a_batch_takes_the_places_that_others_jobs_leave():
-    settings = settings_with().replace(jobs=JobSettings(max_queued=10))
-    async with BatchHouse("a", resident=("a",), settings=settings) as house:
-        for number in range(8):
-            await house.accept(job(f"job_{number}", not_before_wall_s=LoopClock().wall() + 3000.0))
-        await house.started(jsonl(*lines(5)))
-        assert len((await house.outcome())[0]) == 5
-        assert house.now < 100.0
+@in_batch_house(settings=settings_with().replace(jobs=JobSettings(max_queued=10)))
+async def test_a_batch_takes_the_places_that_others_jobs_leave(house):
+    for number in range(8):
+        await house.accept(job(f"job_{number}", not_before_wall_s=LoopClock().wall() + 3000.0))
+    await house.started(jsonl(*lines(5)))
+    assert len((await house.outcome())[0]) == 5
+    assert house.now < 100.0
 
 
 @in_batch_house("a", settings=settings_with().replace(jobs=JobSettings(max_stored_mib=0.001)))
