@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,9 +16,33 @@ from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
 from tests.clients.home import CODER, EMBEDDER, LLAMA, NARROW, SLOW, WIDE, Home, house_settings, open_home
-from tests.clients.recordings import NAMES, recording
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
+
+FOLDER = Path(__file__).parent / "recorded"
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One request; `path` with its query."""
+
+    client: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def raw(self) -> bytes:
+        """The body as a client writes it: with spaces, everything beyond ASCII escaped."""
+        return json.dumps(self.body).encode()
+
+
+def recording(name: str) -> Recording:
+    """A recording by the name of its file."""
+    said = json.loads((FOLDER / f"{name}.json").read_text())
+    return Recording(client=said["client"], path=said["path"], headers=said["headers"], body=said["body"])
+
 
 LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
 TASKS = ("open_webui_title", "open_webui_tags", "open_webui_follow_ups", "open_webui_title_openai")

@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from hearth.types import Outcome
-from tests.clients.home import HELLO, LLAMA, WEATHER
+from tests.clients.home import HELLO, LLAMA
 from tests.cloud.house import BODY, BOSS, ELSEWHERE, HAIKU, POOR, RICH, STAY, CloudHome
-from tests.support.fake_claude import KEY, PROMPT_TOKENS, WORDS, Script
+from tests.support.fake_claude import KEY, PROMPT_TOKENS, WORDS
 
 TEXT = "".join(WORDS)
 COUNTS = (PROMPT_TOKENS, len(WORDS))
@@ -53,17 +53,6 @@ async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_i
     for message in (streamed, whole):
         assert (message.content[0].text, message.stop_reason) == (TEXT, "end_turn")
         assert (message.usage.input_tokens, message.usage.output_tokens) == COUNTS
-
-
-async def test_tools_come_back_in_the_callers_dialect(home: CloudHome):
-    home.claude_api.default = Script(tool="get_weather")
-    async with home.native(RICH) as native, home.gpt(RICH) as gpt:
-        answer = await native.chat(model=ELSEWHERE, messages=HELLO, tools=[WEATHER])
-        tools: Any = [WEATHER]
-        choice: Any = (await gpt.chat.completions.create(model=ELSEWHERE, messages=HELLO, tools=tools)).choices[0]
-    call = (answer.message.tool_calls or [])[0].function
-    assert (call.name, dict(call.arguments)) == ("get_weather", {"city": "Paris"})
-    assert (choice.finish_reason, choice.message.tool_calls[0].function.name) == ("tool_calls", "get_weather")
 
 
 async def test_a_claude_item_is_an_item_like_any_other(home: CloudHome):

@@ -20,11 +20,14 @@ from hearth.cloud.routing import (
     price_in,
     prompt_bound_tokens,
 )
+from hearth.cloud.service import DOWN_S, CloudHealth
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
 from hearth.dialects.claude.stream import Meter
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
+from hearth.events import CloudCameUp, CloudWentDown
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
 
 CHEAP = Rates.in_usd(input_usd=1, output_usd=5, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2)
 DEAR = Rates.in_usd(input_usd=2, output_usd=7.5, cache_read_usd=0.2, cache_write_usd=2.5, cache_write_hour_usd=4)
@@ -224,3 +227,32 @@ def test_both_daily_limits_hold_and_a_key_has_its_own():
     looser = Settings(cloud=CloudSettings(daily_external_usd=9.0), budget=BudgetSettings(daily_external_usd=5.0))
     assert [caps_for(each, "b").external for each in (tighter, looser)] == [2 * 10**9, 5 * 10**9]
     assert caps_for(tighter, "b").caller is None
+
+
+def test_a_refusal_counts_for_a_while_and_is_emitted_again_where_it_lasts():
+    events = Recorder()
+    health = CloudHealth(events)
+    for error in (BackendBusy(), None):
+        health.note(error, 1.0, began_at=1.0)
+    assert (health.is_down(1.0), events.all) == (False, [])  # neither says anything of the account
+    for at in (100.0, 101.0):
+        health.note(CloudUnavailable(), at, began_at=at)
+    assert [health.is_down(101.0 + DOWN_S - 0.1), health.is_down(101.0 + DOWN_S)] == [True, False]
+    health.note(CloudUnavailable(), 2000.0, began_at=2000.0)
+    assert [event.at for event in events.of(CloudWentDown)] == [100.0, 2000.0]
+    health.note(BackendBusy(), 2001.0, began_at=2001.0)
+    assert health.is_down(2001.0)
+    health.note(None, 2002.0, began_at=2001.5)
+    assert not health.is_down(2002.0)
+    assert [event.down_s for event in events.of(CloudCameUp)] == [1902.0]
+
+
+def test_an_answer_that_began_before_the_refusal_does_not_take_it_back():
+    events = Recorder()
+    health = CloudHealth(events)
+    health.note(CloudUnavailable(), 100.0, began_at=99.0)
+    health.note(None, 101.0, began_at=98.0)
+    assert (health.is_down(101.0), events.of(CloudCameUp)) == (True, [])
+    health.forget()
+    health.note(None, 103.0, began_at=102.0)
+    assert [event.down_s for event in events.of(CloudCameUp)] == [3.0]

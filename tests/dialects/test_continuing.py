@@ -16,9 +16,8 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, LoadOptions
-from tests.dialects.replay_play import chunked, expected, sent_of
 from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, some_text, stream
+from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected, sent_of, some_text, stream
 from tests.dialects.replay_streams import route as route_of
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES

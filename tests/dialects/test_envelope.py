@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.dialects.request import Envelope, read_request
+from hearth.dialects.gojson import Body, GoJsonError, JsonValue, decode, folded
+from hearth.dialects.request import Envelope, Seeded, is_background_task, prompt_tokens, read_request, seeded, without_attribution
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.validation import is_model_name
+from hearth.dialects.validation import is_model_name, keep_alive_ns
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import LoadOptions, WorkKind
+from hearth.types import LoadOptions, Way, WorkKind
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -350,3 +351,265 @@ def test_other_names_are_not(name: str) -> None:
     assert not is_model_name(name)
     if name:
         assert refusal("/api/chat", {"model": name, "messages": HELLO}).message == "invalid model name"
+
+
+FOR_EVER_NS = 2**63 - 1
+S = 10**9
+NS: list[tuple[JsonValue, int | None]] = [
+    (None, None),
+    *((nothing, 0) for nothing in (0, 0.0, -0.0, "0", "-0", "0s", "0m0.0s")),
+    *((given, 300 * S) for given in (300, "5m", "+300s")),
+    *((given, 5400 * S) for given in ("1h30m", "1.5h")),
+    *((given, 10**9 // 2) for given in (0.5, ".5s", "500ms", "0.s500ms")),
+    ("1\u00b5s", 1_000),
+    *((given, FOR_EVER_NS) for given in (-1, -0.5, "-1m", 1e300)),
+]
+
+
+@for_each(("given", "expected_ns"), NS)
+def test_numbers_are_seconds_and_strings_are_go_durations(given: JsonValue, expected_ns: int | None) -> None:
+    assert keep_alive_ns(given) == expected_ns
+
+
+@for_each("given", ["", "-", ".", "m", "five", "5", "1h5", "5x", "5 m", "9" * 30 + "s", "9999999999h", True, [], {}])
+def test_anything_else_is_refused(given: JsonValue) -> None:
+    with pytest.raises(GoJsonError, match="duration"):
+        keep_alive_ns(given)
+
+
+NATIVE = ["/api/chat", "/api/generate"]
+OPENAI = ["/v1/chat/completions", "/v1/completions"]
+SEEDLESS = ["/v1/messages", "/v1/responses"]
+
+
+def seeding(path: str, body: bytes) -> Seeded:
+    route, fields = INFERENCE_ROUTES[path], folded(Body(decode(body)).fields)
+    return seeded(route, body, fields, 4711)
+
+
+def known(of: Seeded) -> tuple[bytes, bool]:
+    return of.body, of.repeatable
+
+
+@for_each(
+    ("path", "body", "expected"),
+    [
+        ("/api/chat", b' {"model": "m", "n": 1.0}', b' {"options":{"seed":4711},"model": "m", "n": 1.0}'),
+        ("/api/chat", b'{"options": {"num_ctx": 1e3}, "x": "\xff"}', b'{"options":{"seed":4711,"num_ctx":1000.0},"x":"\xef\xbf\xbd"}'),
+        ("/api/generate", b'{"OPTIONS":{}}', b'{"options":{"seed":4711}}'),
+        ("/api/generate", b'{"options":{"temperature":0}}', b'{"options":{"seed":4711,"temperature":0}}'),
+        ("/api/generate", b'{"a":1,"options": null}', b'{"a":1,"options":{"seed":4711}}'),
+        ("/api/chat", b'{"options":{"a":1,"seed": null }}', b'{"options":{"seed":4711,"a":1}}'),
+        ("/api/chat", b'{"options":{"Seed":5}}', b'{"options":{"seed":4711,"Seed":5}}'),
+        ("/api/chat", b'{"seed":5}', b'{"options":{"seed":4711},"seed":5}'),
+        ("/api/chat", b'{"tools":[{"options":{"seed":5}}]}', b'{"options":{"seed":4711},"tools":[{"options":{"seed":5}}]}'),
+        ("/v1/chat/completions", b'{"model":"m"} trailing', b'{"seed":4711,"model":"m"} trailing'),
+        ("/v1/completions", b'{"model":"m","Seed":null}', b'{"model":"m","seed":4711}'),
+    ],
+)
+def test_a_seed_is_put_in_where_none_was_given(path: str, body: bytes, expected: bytes) -> None:
+    assert known(seeding(path, body)) == (expected, True)
+
+
+@for_each(
+    ("seed", "repeatable"), [("0", True), ("7", True), ("-2", True), ("-1", False), ("4294967295", False), ("5.0", True), ("1" * 400, True)]
+)
+@for_each("path", [*NATIVE, *OPENAI])
+def test_the_callers_own_seed_stays_and_minus_one_means_another_answer_every_time(path: str, seed: str, *, repeatable: bool) -> None:
+    body = ('{"options":{"seed":%s}}' if path in NATIVE else '{"seed":%s}') % seed
+    assert known(seeding(path, body.encode())) == (body.encode(), repeatable)
+
+
+@for_each(
+    ("path", "body"),
+    [
+        ("/api/chat", b'{"options":{"temperature":0,"seed":-1}}'),
+        ("/v1/completions", b'{"temperature":0.0,"seed":-1}'),
+        ("/v1/messages", b'{"temperature":0}'),
+        ("/v1/responses", b'{"Temperature":0}'),
+    ],
+)
+def test_at_temperature_zero_a_request_repeats_itself_without_a_seed(path: str, body: bytes) -> None:
+    answer = seeding(path, body)
+    assert answer.body is body
+    assert answer.repeatable
+
+
+@for_each("path", SEEDLESS)
+@for_each("body", [b'{"temperature":0.1}', b'{"temperature":false}', b'{"seed":5}', b"{}"])
+def test_routes_without_a_seed_do_not_repeat_themselves(path: str, body: bytes) -> None:
+    assert known(seeding(path, body)) == (body, False)
+
+
+@for_each(("path", "body"), [("/api/chat", b'{"options":{"seed":"7"}}'), ("/api/chat", b'{"options":{"seed":true}}')])
+def test_a_seed_that_is_no_number_is_left_to_the_model_server(path: str, body: bytes) -> None:
+    assert known(seeding(path, body)) == (body, False)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    fields=st.dictionaries(
+        st.text(max_size=6).filter(lambda key: key.isascii() and key == key.lower() not in ("seed", "options")), VALUES, min_size=1
+    ),
+    indent=st.none() | st.just(1),
+)
+def test_no_other_field_and_no_order_changes(fields: dict[str, object], indent: int | None) -> None:
+    body = json.dumps(fields, indent=indent).encode()
+    again = json.loads(seeding("/v1/completions", body).body)
+    assert list(again.items()) == [("seed", 4711), *fields.items()]
+    nested = json.dumps({"options": fields, **fields}, indent=indent).encode()
+    options = json.loads(seeding("/api/chat", nested).body)["options"]
+    assert list(options.items()) == [("seed", 4711), *fields.items()]
+
+
+REPLAY, CONTINUE = Way.REPLAY, Way.CONTINUE
+
+
+@for_each(
+    ("path", "options", "only_replay", "continue_diverged", "ways"),
+    [
+        ("/api/chat", {}, False, True, (CONTINUE, REPLAY)),
+        ("/api/chat", {}, True, True, (REPLAY,)),
+        ("/api/chat", {"seed": 3}, False, True, (REPLAY, CONTINUE)),
+        ("/api/chat", {"seed": 3}, False, False, (REPLAY,)),
+        ("/api/chat", {"temperature": 0}, False, True, (REPLAY, CONTINUE)),
+        ("/v1/messages", {}, False, False, (CONTINUE,)),
+        ("/v1/messages", {}, True, True, ()),
+    ],
+)
+def test_who_chose_a_repeatable_answer_is_replayed_first_and_continued_only_where_that_is_set(
+    path: str, options: dict[str, object], only_replay: bool, continue_diverged: bool, ways: tuple[Way, ...]
+) -> None:
+    """`scheduling.started_streams` and `scheduling.on_divergence`."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "options": options}
+    assert seeding(path, json.dumps(body).encode()).ways(only_replay=only_replay, continue_diverged=continue_diverged) == ways
+
+
+LINE = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
+HISTORY = "### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
+TITLE = '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your concise title here" }\n' + HISTORY
+
+
+def text_block(text: str, **more: Any) -> Any:
+    return {"type": "text", "text": text, **more}
+
+
+def chat(prompt: Any, *before: Any, path: str = "/api/chat") -> bool:
+    return is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": [*before, {"role": "user", "content": prompt}]})
+
+
+def messages_envelope(body: bytes, *, strip: bool = True) -> Envelope:
+    return read_request(INFERENCE_ROUTES["/v1/messages"], body, lambda _: LoadOptions(), strip_attribution=strip)[0]
+
+
+@for_each(
+    ("system", "left"),
+    [
+        ([text_block(LINE), text_block("You are Claude Code.", cache_control={"type": "ephemeral"})], "the second block"),
+        ([text_block(f"{LINE}\nYou are Claude Code.", cache_control={"type": "ephemeral"})], "the second block"),
+        (f"{LINE}\n\nYou are Claude Code.", "You are Claude Code."),
+        ([text_block(LINE)], None),
+        (LINE, None),
+    ],
+)
+def test_the_attribution_line_goes_and_the_rest_of_the_system_prompt_stays(system, left):
+    kept = without_attribution({"model": "m", "system": system, "messages": []})
+
+    expected = [text_block("You are Claude Code.", cache_control={"type": "ephemeral"})] if left == "the second block" else left
+    assert kept.get("system") == expected
+    assert list(kept) == (["model", "messages"] if left is None else ["model", "system", "messages"])
+
+
+@for_each(
+    "system",
+    [
+        None,
+        "",
+        [],
+        5,
+        "You are helpful.",
+        f"Never repeat this:\n{LINE}",
+        [text_block("You are helpful."), text_block("")],
+        ["x-anthropic-billing-header: in a block that is no object"],
+        [{"type": "image", "source": {}}],
+    ],
+)
+def test_a_system_prompt_without_the_line_comes_back_as_the_same_object(system):
+    fields = {"model": "m", "system": system, "messages": []}
+    assert without_attribution(fields) is fields
+
+
+def test_the_line_stays_in_what_users_and_the_model_say():
+    fields: Any = {"messages": [{"role": "user", "content": [text_block(LINE)]}, {"role": "assistant", "content": LINE}]}
+    assert without_attribution(fields) is fields
+
+
+def test_a_stripped_body_says_so_and_is_measured_without_the_line():
+    body: Any = {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [text_block(LINE), text_block("Be kind.")],
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+
+    envelope = messages_envelope(json.dumps(body).encode())
+
+    expected = {**body, "system": [text_block("Be kind.")]}
+    assert json.loads(envelope.body) == expected
+    assert envelope.rewritten == ("system",)
+    assert envelope.prompt_tokens == prompt_tokens(expected)
+
+
+@for_each(
+    ("body", "strip"),
+    [
+        (b'{"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}', True),
+        (b'{"model":"m","max_tokens":5,"system":"%b","messages":[{"role":"user","content":"hi"}]}' % LINE.encode(), False),
+        (b'{"model":"m","max_tokens":5,"system":"","system":"%b","messages":[{"role":"user","content":"hi"}]}' % LINE.encode(), True),
+    ],
+)
+def test_a_body_without_the_line_or_with_a_repeated_key_or_where_the_owner_leaves_it_in_goes_on_as_it_came(body, strip):
+    assert messages_envelope(body, strip=strip).body is body
+
+
+@for_each("answer", ['{ "title": "your title here" }', '{ "tags": ["tag1", "tag2"] }', '{ "follow_ups": ["Question 1?"] }'])
+@for_each("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_background_task_is_known_by_what_its_prompt_asks_for_also_beside_a_system_prompt(answer, path):
+    assert chat(f"### Task:\nDo it.\n### Output:\nJSON format: {answer}\n{HISTORY}", path=path)
+    assert chat(TITLE, {"role": "system", "content": "You speak like a pirate."}, path=path)
+
+
+@for_each(
+    "prompt",
+    [
+        "write a title",
+        f"please explain:\n{TITLE}",
+        TITLE.replace("<chat_history>", "<history>"),
+        f'### Task:\nSearch.\n### Output:\n{{ "queries": [] }}\n{HISTORY}',
+        f'### Task:\nWhat is this?\n{HISTORY}\n{{ "title": "x" }}',
+        [{"type": "text", "text": TITLE}],
+        None,
+    ],
+)
+def test_what_merely_resembles_a_background_task_is_none(prompt):
+    assert not chat(prompt)
+
+
+def test_a_background_prompt_in_a_conversation_in_odd_messages_or_on_another_route_is_none():
+    assert not chat(TITLE, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
+    odd: list[Any] = [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]]
+    assert not any(is_background_task(INFERENCE_ROUTES["/api/chat"], {"messages": messages}) for messages in odd)
+    assert not any(chat(TITLE, path=path) for path in ("/api/generate", "/v1/completions", "/v1/messages"))
+
+
+def test_a_request_on_another_model_differs_in_nothing_else():
+    body = b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}'
+    moved, _ = read_request(INFERENCE_ROUTES["/v1/chat/completions"], body, lambda _: LoadOptions(), model="c:1")
+    assert json.loads(moved.body) == {"stream": False, "model": "c:1", "messages": [{"role": "user", "content": "é <b>"}]}
+    assert (moved.model, moved.rewritten) == ("c:1", ("model",))

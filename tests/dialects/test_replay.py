@@ -16,9 +16,8 @@ from hearth.dialects.replay import Replay, Sent
 from hearth.errors import BackendGone, StreamDiverged
 from hearth.types import RequestId
 from tests.dialects.captured import captured
-from tests.dialects.replay_play import chunked, expected, go_on, interrupted, sent_of
 from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream
+from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected, go_on, interrupted, route, sent_of, some_answer, stream
 from tests.support.cases import for_each
 
 STREAMS = 840

@@ -68,13 +68,3 @@ async def test_a_thinking_model_thinks_first_in_every_dialect(native, claude):
     assert parts[-2].content
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert not quiet.message.thinking
-
-
-async def test_a_tool_result_is_answered_with_text_which_ends_by_itself_after_some_sentences(gpt):
-    asked: dict[str, Any] = {"model": CODER, "tools": [WEATHER]}
-    question = {"role": "user", "content": "What is the weather in Paris now?"}
-    called = (await gpt.chat.completions.create(**asked, messages=[question])).choices[0].message
-    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "sunny"}
-    answer = await gpt.chat.completions.create(**asked, messages=[question, called.model_dump(), result])
-    assert answer.choices[0].message.content
-    assert (answer.choices[0].finish_reason, 40 <= answer.usage.completion_tokens <= 203) == ("stop", True)

@@ -80,13 +80,6 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
     assert set(loaded_names(home.emulator)) == {"a", "b"}
 
 
-async def test_a_keep_alive_of_a_caller_never_reaches_ollama_with_a_prompt(build) -> None:
-    home = await build()
-    await home.caller.generate("a", keep_alive="5s")
-    sent = [json.loads(one.body) for one in home.emulator.requests if one.path == "/api/generate"]
-    assert [("prompt" in body, "keep_alive" in body) for body in sent if body.get("prompt")] == [(True, False)]
-
-
 async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(build) -> None:
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
@@ -109,39 +102,11 @@ async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialec
     assert told(path, body) == BackendGone().message
 
 
-@pytest.mark.parametrize("path", [path for path in STREAMS if path.startswith("/v1")])
-async def test_a_v1_stream_whose_runner_dies_silently_is_ended_with_an_error_and_the_next_one_works(path, build) -> None:
-    home = await build("empty-error-chunk=2")
-    assert b"delta" in (await home.caller.stream("/v1/messages"))[1]
-    status, body = await home.caller.stream(path)
-    assert status == 200
-    assert told(path, body) == BackendGone().message
-    assert (await home.caller.generate("a"))["done"] is True
-
-
 async def test_the_request_after_a_runner_died_works(build) -> None:
     home = await build("dead-runner=1")
     answers = [await home.caller.generate("a") for _ in range(3)]
     assert [answer["done"] for answer in answers] == [True, True, True]
     assert loaded_names(home.emulator) == ["a", "a", "a"]
-
-
-@pytest.mark.parametrize("path", STREAMS)
-async def test_a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it(path, build) -> None:
-    home = await build(decode_tokens_per_s=50.0)
-    answering = asyncio.create_task(home.caller.post(path, model="a", **STREAMS[path]))
-    await until(lambda: home.emulator.in_flight)
-    home.emulator.kill_runner("a")
-    assert (await answering)["status"] == 200
-    assert [event.reason for event in home.events.of(ItemResent)] == ["backend_gone"]
-
-
-async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
-    home = await build("dead-runner=1", parallel=2)
-    response = await home.caller.begin_stream()
-    await home.caller.generate("a")
-    last = (await response.read()).splitlines()[-1]
-    assert json.loads(last) == {"error": "an error was encountered while running the model: unexpected EOF"}
 
 
 async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(build) -> None:
@@ -155,14 +120,6 @@ async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_o
     assert refused["status"] == 503
     assert "did not load within" in refused["error"]
     assert (await other)["done"] is True
-
-
-@pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "api_error"), ("/v1/messages", "overloaded_error")])
-async def test_a_load_that_never_ends_is_told_in_the_dialect_of_the_caller(path, kind, build) -> None:
-    home = await build("endless-load", swap_timeout_s=SHORT_S)
-    status, body = await home.caller.stream(path)
-    assert status == 503
-    assert json.loads(body)["error"]["type"] == kind
 
 
 async def test_a_model_that_goes_late_delays_the_swap_and_nothing_else(build) -> None:

@@ -152,14 +152,6 @@ async def test_a_dead_runner_stays_listed_and_the_next_request_reloads_it_withou
         assert (await listed(caller), loaded_names(emulator)) == (["a:latest"], loads)
 
 
-async def test_a_stream_that_runs_when_the_runner_dies_ends_with_the_recorded_error(show) -> None:
-    _, caller = await show("dead-runner=1", parallel=2, **SLOW)
-    async with await caller.begin_stream() as response:
-        await caller.generate("a")
-        lines = (await response.read()).splitlines()
-    assert lines[-1] == dechunk(recorded("midstream_kill_generate"))[-1].strip()
-
-
 @pytest.mark.parametrize("path", STREAMS)
 async def test_a_stream_without_done_ends_cleanly_without_the_end_of_its_dialect(path, show) -> None:
     _, caller = await show("no-done=2")
@@ -191,14 +183,6 @@ async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no
     assert emulator.resident == ("a:latest",)
     assert (await caller.generate("a"))["done"] is True
     assert loaded_names(emulator) == ["a", "a"]
-
-
-async def test_other_v1_streams_whose_runner_dies_just_stop_and_native_ones_do_not_die_of_that(show) -> None:
-    _, caller = await show("empty-error-chunk")
-    for path, end in {"/v1/responses": b"response.completed", "/v1/messages": b"message_stop"}.items():
-        status, cut = await caller.stream(path)
-        assert (status, b"delta" in cut, end in cut) == (200, True, False)
-    assert b'"done":true' in (await caller.stream("/api/chat"))[1]
 
 
 @pytest.mark.parametrize("text", ["endless-load", "endless-load=1", "endless-load=a", "endless-load=a:latest"])

@@ -80,7 +80,6 @@ class FakeClaude:
         self.asked = asyncio.Event()
         self.gone = asyncio.Event()
         self.stalling = asyncio.Event()
-        self.concurrent = self.most_concurrent = 0
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -112,15 +111,11 @@ class FakeClaude:
         self.requests.append(await request.json())
         self.asked.set()
         script = self.scripts.pop(0) if self.scripts else self.default
-        self.concurrent += 1
-        self.most_concurrent = max(self.most_concurrent, self.concurrent)
         try:
             return await self._answer(request, script)
         except (asyncio.CancelledError, ConnectionError):
             self.gone.set()
             raise
-        finally:
-            self.concurrent -= 1
 
     async def _answer(self, request: web.Request, script: Script) -> web.StreamResponse:
         if script.status != 200:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hearth.config.settings import ServerSettings, StartedStreams
+from hearth.config.settings import ServerSettings
 from hearth.events import ItemEnded, ItemInterrupted
 from hearth.types import Outcome, Way
 from tests.emulator.callers import model
@@ -117,45 +117,6 @@ async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any
         running.close()
         await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         assert asked_of(front, "slow") == 1
-
-
-async def test_a_load_that_others_wait_for_goes_on_when_the_one_who_caused_it_leaves():
-    async with opened() as front:
-        _, causing = await ask(front, chat("heavy"))
-        reader, staying = await ask(front, chat("heavy", tokens=3, stream=False))
-        await until(lambda: waiting(front) == 2)
-        causing.close()
-        await until(lambda: waiting(front) == 1, within_s=WITHIN_S)
-        assert not front.emulator.loads
-        assert await reader.readuntil(b'"done_reason":"length"')
-        assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
-        assert asked_of(front, "heavy") == 1
-        staying.close()
-
-
-async def test_a_load_that_nobody_waits_for_any_more_is_still_there_for_the_next():
-    async with opened() as front:
-        _, causing = await ask(front, chat("heavy"))
-        await until(lambda: waiting(front) == 1)
-        causing.close()
-        await until(lambda: waiting(front) == 0, within_s=WITHIN_S)
-        reader, next_one = await ask(front, chat("heavy", tokens=3, stream=False))
-        assert await reader.readuntil(b'"done_reason":"length"')
-        assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
-        next_one.close()
-
-
-async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_connection_to_the_model_server():
-    async with opened(scheduling={"started_streams": StartedStreams.REPLAY}) as front:
-        reader, writer = await ask(front, chat("slow"))
-        for _ in range(30):
-            await reader.readuntil(b"\n\r\n")
-        urgent, house = await ask(front, generation("slow", tokens=2, stream=False), "X-Task-Type: reply\r\n")
-        assert await urgent.readuntil(b'"done_reason":"length"')
-        await until(lambda: asked_of(front, "slow") == 3 and front.emulator.in_flight)
-        writer.close()
-        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
-        house.close()
 
 
 async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_write_deadline():

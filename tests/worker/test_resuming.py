@@ -20,9 +20,8 @@ from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
-from tests.dialects.replay_play import expected
 from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, stream
+from tests.dialects.replay_streams import ROUTES, Answer, Run, expected, stream
 from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, chat_rest, offering
 from tests.support import ollama_wire as wire
 from tests.support.cases import for_each

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
+from anthropic.lib._parse._transform import transform_schema
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-from pydantic import TypeAdapter
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
 
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
+from hearth.dialects.claude.tools import strict_schema
 from hearth.errors import BadRequest, Untranslatable
 from tests.dialects.claude.stories import GIF, JPEG, PNG, QUESTIONS, ROUTES, WEBP, WITH_TOOLS, asked
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
 HELLO = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+HI = user("hello")["messages"]
+TEXT_PART = {"type": "input_text", "text": "hello"}
+
+
 _PARAMETERS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsNonStreaming)
 
 WEATHER_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -73,19 +89,38 @@ def test_the_largest_limit_is_that_of_an_integer_and_openais_newer_name_for_it_w
     assert asked(OAI, max_tokens=9, max_completion_tokens=8).max_tokens == 8
 
 
-SYSTEMS: dict[str, Any] = {
-    CHAT: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]},
-    GENERATE: {"system": "Be brief."},
-    OAI: {"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hello"}]},
-    RESPONSES: {"instructions": "Be brief."},
-    MESSAGES: {"system": "Be brief."},
-}
+BRIEF, DEVELOPER = ({"role": role, "content": "Be brief."} for role in ("system", "developer"))
+BRIEFLY = {"system": [{"type": "text", "text": "Be brief."}]}
+BOOK = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+STRICT_BOOK = {**BOOK, "additionalProperties": False}
+AS_BOOK = {"output_config": {"format": {"type": "json_schema", "schema": STRICT_BOOK}}}
+END = {"stop_sequences": ["END"]}
+CARRIED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (CHAT, {"messages": [BRIEF, *HI]}, BRIEFLY),
+    (GENERATE, {"system": "Be brief."}, BRIEFLY),
+    (OAI, {"messages": [DEVELOPER, *HI]}, BRIEFLY),
+    (RESPONSES, {"instructions": "Be brief."}, BRIEFLY),
+    (MESSAGES, {"system": "Be brief."}, BRIEFLY),
+    (CHAT, {"format": BOOK}, AS_BOOK),
+    (GENERATE, {"format": BOOK}, AS_BOOK),
+    (OAI, {"response_format": {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}}, AS_BOOK),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "book", "schema": BOOK}}}, AS_BOOK),
+    (MESSAGES, AS_BOOK, AS_BOOK),
+    (CHAT, {"options": {"stop": ["END", ""]}}, END),
+    (GENERATE, {"options": {"stop": ["END"]}}, END),
+    (OAI, {"stop": "END"}, END),
+    (COMPLETIONS, {"stop": ["END"]}, END),
+    (MESSAGES, END, END),
+    *((path, {"tools": offered(path)}, {"tools": [CLAUDE_TOOL]}) for path in WITH_TOOLS),
+]
 
 
-@for_each("path", SYSTEMS)
-def test_the_system_prompt_is_carried(path):
-    body = accepted(asked(path, **SYSTEMS[path]))
-    assert (body["system"], body["messages"]) == ([{"type": "text", "text": "Be brief."}], HELLO)
+@for_each(("path", "fields", "parameters"), CARRIED)
+def test_what_a_dialect_asks_for_is_carried(path, fields, parameters):
+    request = asked(path, **fields)
+    body = accepted(request)
+    assert {name: body[name] for name in body if name != "max_tokens"} == {"messages": HELLO, **parameters}
+    assert not request.json_text
 
 
 @pytest.mark.parametrize("path", [CHAT, OAI])
@@ -108,26 +143,12 @@ def test_messages_of_one_role_are_merged_empty_ones_left_out_and_system_ones_gat
 IMAGES: dict[str, Any] = {
     CHAT: lambda data: {"messages": [{"role": "user", "content": "hello", "images": [data]}]},
     GENERATE: lambda data: {"images": [data]},
-    OAI: lambda data: {
-        "messages": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}},
-                    {"type": "text", "text": "hello"},
-                ],
-            }
-        ]
-    },
+    OAI: lambda data: user(
+        [{"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}, {"type": "text", "text": "hello"}]
+    ),
     RESPONSES: lambda data: {
-        "input": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "input_image", "image_url": f"data:application/octet-stream;base64,{data}"},
-                    {"type": "input_text", "text": "hello"},
-                ],
-            }
+        "input": user([{"type": "input_image", "image_url": f"data:x/y;base64,{data}"}, {"type": "input_text", "text": "hello"}])[
+            "messages"
         ]
     },
 }
@@ -154,11 +175,6 @@ def test_a_refusal_of_the_model_stays_what_it_said(path):
     turns: list[tuple[str, Any]] = [("user", "x"), ("assistant", [{"type": "refusal", "refusal": "no"}]), ("user", "why?")]
     fields: dict[str, Any] = {"input" if path == RESPONSES else "messages": [{"role": role, "content": said} for role, said in turns]}
     assert accepted(asked(path, **fields))["messages"][1]["content"] == [{"type": "text", "text": "no"}]
-
-
-@for_each("path", WITH_TOOLS)
-def test_tools_are_carried(path):
-    assert accepted(asked(path, tools=offered(path)))["tools"] == [CLAUDE_TOOL]
 
 
 @for_each(("given", "properties"), [({}, {}), ({"parameters": {"properties": {"at": {"type": "string"}}}}, {"at": {"type": "string"}})])
@@ -189,40 +205,22 @@ def test_the_choice_of_tools_is_carried(path, asks, choice):
 
 
 ARGUMENTS = {"city": "Köln", "big": 2**70}
+LOOK, AND = {"role": "assistant", "content": "Let me look."}, {"role": "user", "content": "and?"}
+
+
+def calls(*given: tuple[str, Any], **more: Any) -> list[Any]:
+    return [{"id": f"call_{number}", "function": {"name": name, "arguments": said}, **more} for number, (name, said) in enumerate(given, 1)]
+
+
+def result(content: Any, number: int) -> dict[str, Any]:
+    return {"role": "tool", "content": content, "tool_call_id": f"call_{number}"}
+
+
+NATIVE_CALLS = {"thinking": "hm", "tool_calls": calls(("weather", ARGUMENTS), ("now", {}))}
+OAI_CALLS = {"tool_calls": calls(("weather", json.dumps(ARGUMENTS)), ("now", ""), type="function")}
 HISTORIES: dict[str, Any] = {
-    CHAT: {
-        "messages": [
-            {"role": "user", "content": "hello"},
-            {
-                "role": "assistant",
-                "content": "Let me look.",
-                "thinking": "hm",
-                "tool_calls": [
-                    {"id": "call_1", "function": {"index": 0, "name": "weather", "arguments": ARGUMENTS}},
-                    {"id": "call_2", "function": {"index": 1, "name": "now", "arguments": {}}},
-                ],
-            },
-            {"role": "tool", "content": "rain", "tool_call_id": "call_1"},
-            {"role": "tool", "content": "noon", "tool_call_id": "call_2"},
-            {"role": "user", "content": "and?"},
-        ]
-    },
-    OAI: {
-        "messages": [
-            {"role": "user", "content": "hello"},
-            {
-                "role": "assistant",
-                "content": "Let me look.",
-                "tool_calls": [
-                    {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}},
-                    {"id": "call_2", "type": "function", "function": {"name": "now", "arguments": ""}},
-                ],
-            },
-            {"role": "tool", "content": [{"type": "text", "text": "rain"}], "tool_call_id": "call_1"},
-            {"role": "tool", "content": "noon", "tool_call_id": "call_2"},
-            {"role": "user", "content": "and?"},
-        ]
-    },
+    CHAT: {"messages": [*HI, LOOK | NATIVE_CALLS, result("rain", 1), result("noon", 2), AND]},
+    OAI: {"messages": [*HI, LOOK | OAI_CALLS, result([{"type": "text", "text": "rain"}], 1), result("noon", 2), AND]},
     RESPONSES: {
         "input": [
             {"type": "message", "role": "user", "content": "hello"},
@@ -232,7 +230,7 @@ HISTORIES: dict[str, Any] = {
             {"type": "function_call", "call_id": "call_2", "name": "now", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
             {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "noon"}]},
-            {"role": "user", "content": "and?"},
+            AND,
         ]
     },
 }
@@ -290,24 +288,6 @@ def test_ids_that_claude_refuses_or_that_are_used_twice_are_replaced_in_call_and
     assert all(one.replace("_", "").isalnum() and one.isascii() and len(one) <= 128 for one in ids)
 
 
-BOOK = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
-STRICT_BOOK = {**BOOK, "additionalProperties": False}
-SCHEMAS: dict[str, Any] = {
-    CHAT: {"format": BOOK},
-    GENERATE: {"format": BOOK},
-    OAI: {"response_format": {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}},
-    RESPONSES: {"text": {"format": {"type": "json_schema", "name": "book", "schema": BOOK}}},
-    MESSAGES: {"output_config": {"format": {"type": "json_schema", "schema": STRICT_BOOK}}},
-}
-
-
-@for_each("path", SCHEMAS)
-def test_a_schema_for_the_answer_becomes_a_structured_output(path):
-    request = asked(path, **SCHEMAS[path])
-    assert accepted(request)["output_config"] == {"format": {"type": "json_schema", "schema": STRICT_BOOK}}
-    assert not request.json_text
-
-
 JSON_MODES: dict[str, Any] = {
     CHAT: {"format": "json"},
     GENERATE: {"format": "json"},
@@ -322,20 +302,6 @@ def test_json_without_a_schema_is_asked_for_in_the_system_prompt(path):
     assert request.json_text
     assert "one JSON object" in accepted(request)["system"][-1]["text"]
     assert "output_config" not in request.body
-
-
-STOPS: dict[str, Any] = {
-    CHAT: {"options": {"stop": ["END", ""]}},
-    GENERATE: {"options": {"stop": ["END"]}},
-    OAI: {"stop": "END"},
-    COMPLETIONS: {"stop": ["END"]},
-    MESSAGES: {"stop_sequences": ["END"]},
-}
-
-
-@for_each("path", STOPS)
-def test_stop_texts_are_carried(path):
-    assert accepted(asked(path, **STOPS[path]))["stop_sequences"] == ["END"]
 
 
 NATIVE_SAMPLING = {"temperature": 1.7, "top_p": 0.5, "top_k": 3}
@@ -406,10 +372,6 @@ def test_what_only_ollama_says_is_taken_out_of_a_messages_history():
     assert body["messages"][1]["content"] == [{"type": "text", "text": "Hi!"}]
     assert body["messages"][2]["content"] == [{"type": "text", "text": "so?"}]
     assert body["system"] == [{"type": "text", "text": "Be kind."}]
-
-
-def user(content: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": content}]}
 
 
 CALLED = native_round("call_1")
@@ -509,3 +471,131 @@ def test_refusals_never_quote_the_caller():
 def test_wrong_types_are_refused_in_ollamas_words(path, fields, says):
     with pytest.raises(BadRequest, match=says):
         asked(path, **fields)
+
+
+class Author(BaseModel):
+    """Somebody."""
+
+    name: str
+    born: int | None = None
+
+
+class Book(BaseModel):
+    title: str
+    authors: list[Author]
+    kind: str = "novel"
+
+
+VENDORS: list[Any] = [
+    {"type": "string"},
+    {"type": "string", "format": "uuid"},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+    {"allOf": [{"type": "string"}, {"type": "string", "format": "time"}]},
+    {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "title": "T", "description": "D"},
+    {"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+    {"enum": ["a", 1, None]},
+    {"const": 5},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {}}}},
+]
+
+
+@for_each("schema", VENDORS)
+def test_schemas_that_the_vendors_sdk_knows_become_what_it_makes_of_them(schema):
+    assert strict_schema(schema, "schema") == transform_schema(deepcopy(schema))
+
+
+def test_a_default_becomes_advice_in_json_where_the_vendors_sdk_writes_python():
+    strict: Any = strict_schema(Author.model_json_schema(), "schema")
+    vendors: Any = transform_schema(Author.model_json_schema())
+    assert vendors["properties"]["born"].pop("description") == "{default: None}"
+    assert strict["properties"]["born"].pop("description") == "{default: null}"
+    assert strict == vendors
+
+
+def test_what_is_not_enforced_becomes_advice_in_json():
+    schema: Any = {"type": "integer", "minimum": 1, "maximum": 10, "description": "A number", "default": None}
+    assert strict_schema(schema, "schema") == {"type": "integer", "description": "A number\n\n{minimum: 1, maximum: 10, default: null}"}
+    assert strict_schema({"type": "string", "format": "regex"}, "schema") == {"type": "string", "description": '{format: "regex"}'}
+
+
+def test_a_model_of_pydantic_keeps_its_shape():
+    strict = strict_schema(Book.model_json_schema(), "schema")
+    assert strict["required"] == ["title", "authors"]
+    assert strict["additionalProperties"] is False
+    assert strict["properties"]["authors"]["items"] == {"$ref": "#/$defs/Author"}  # type: ignore[call-overload,index]
+
+
+def test_definitions_may_have_their_older_name():
+    schema: Any = {"$ref": "#/definitions/a", "definitions": {"a": {"type": "object", "properties": {}}}}
+    strict: Any = strict_schema(schema, "schema")
+    assert strict == {**schema, "definitions": {"a": {**schema["definitions"]["a"], "additionalProperties": False}}}
+
+
+def test_a_list_of_types_becomes_a_choice():
+    assert strict_schema({"type": ["string", "null"], "maxLength": 5, "title": "T"}, "schema") == {
+        "anyOf": [{"type": "string", "description": "{maxLength: 5}"}, {"type": "null"}],
+        "title": "T",
+    }
+
+
+@for_each(
+    ("schema", "where"),
+    [
+        ({}, "`schema`"),
+        (True, "`schema`"),
+        ({"type": "banana"}, "`schema`"),
+        ({"type": []}, "`schema`"),
+        ({"enum": [{}]}, "`schema`"),
+        ({"type": "object", "properties": {"a": {}}}, r"`schema.properties.\*`"),
+        ({"type": "object", "properties": [1]}, "`schema.properties`"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "must list its properties"),
+        ({"type": "object", "patternProperties": {"a": {"type": "string"}}}, "must list its properties"),
+        ({"type": "array", "items": {"anyOf": [{"type": "string"}, {}]}}, r"`schema.items.anyOf\[1\]`"),
+    ],
+)
+def test_a_schema_that_cannot_be_held_is_refused_where_it_cannot(schema, where):
+    with pytest.raises(Untranslatable, match=where):
+        strict_schema(schema, "schema")
+
+
+_WORDS = [
+    "type", "text", "role", "content", "user", "assistant", "system", "tool", "function", "name", "arguments", "id", "call_id",
+    "tool_calls", "tool_call_id", "tool_use", "tool_result", "tool_use_id", "input", "image", "source", "base64", "data", "images",
+    "image_url", "url", "message", "function_call", "function_call_output", "output", "parameters", "object", "properties", "items",
+    "anyOf", "enum", "string", "json_schema", "schema", "thinking", "signature", "format", "json", "document", PNG, "é\ud800", "",
+]  # fmt: skip
+_FIELDS = [
+    "messages", "prompt", "input", "system", "instructions", "tools", "tool_choice", "options", "format", "response_format", "text", "stop",
+    "stop_sequences", "stream", "max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "images", "n",
+    "thinking", "output_config", "context", "raw", "suffix", "logprobs", "parallel_tool_calls", "stream_options", "Messages", "STREAM",
+]  # fmt: skip
+_SCALARS = st.sampled_from(_WORDS) | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4), max_leaves=12
+)
+
+
+@settings(max_examples=120 * EXAMPLES, deadline=None)
+@given(st.sampled_from(ROUTES), st.booleans(), st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=5))
+@example("/api/chat", True, {"format": {"anyOf": [{"enum": [1, None]}, {"type": ["string", "object"]}]}})
+def test_a_body_becomes_a_request_or_a_refusal(path: str, sound: bool, fields: dict[str, Any]) -> None:
+    body = json.dumps({**(QUESTIONS[path] if sound else {}), **fields}).encode()
+    try:
+        request = claude_request(path, body, default_max_tokens=10)
+    except (BadRequest, Untranslatable):
+        return
+    assert 0 < request.max_tokens < 2**63
+    assert request.body["messages"]
+    assert json.loads(json.dumps(request.body)) == request.body
+    json.dumps(request.body, ensure_ascii=False).encode()
+
+
+@settings(max_examples=60 * EXAMPLES)
+@given(
+    st.sampled_from([*ROUTES, "/api/embed", "/v1/embeddings", "/nowhere"]),
+    st.binary(max_size=60) | _VALUES.filter(lambda v: not isinstance(v, dict) or "input" not in v).map(lambda v: json.dumps(v).encode()),
+)
+def test_bytes_that_are_no_request_are_refused(path: str, body: bytes) -> None:
+    with pytest.raises((BadRequest, Untranslatable)):
+        claude_request(path, body, default_max_tokens=10)
