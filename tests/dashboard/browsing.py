@@ -197,6 +197,16 @@ _REPORTING = (
 )
 
 
+_CANNED = """(frame, locked) => {
+  const { fetch } = globalThis;
+  globalThis.fetch = async (path, options) => {
+    if (path !== "/llm/dashboard/stream" || (locked && !options.headers.authorization)) return fetch(path, options);
+    return new Response(new ReadableStream({ start: (stream) => stream.enqueue(new TextEncoder().encode(frame)) }));
+  };
+}"""
+"""A stream that says one frame and stays open."""
+
+
 async def opened(
     browser: Browser,
     house: House,
@@ -208,14 +218,14 @@ async def opened(
     script: str = "",
     stream: str = "",
 ) -> Watched:
-    """A page that has begun to load; `stream`: what it is told in place of the house's own stream."""
+    """A page that has begun to load; `stream`: what it is told, with a key where the house has keys, in place of the house's own stream."""
     page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light" if scheme == "light" else "dark")
     page.set_default_timeout(WITHIN_MS)
     await page.add_init_script(_REPORTING + script)
     if key:
         await page.add_init_script(f"sessionStorage.setItem('hearth.key', '{key}')")
     if stream:
-        await page.route("**/llm/dashboard/stream", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+        await page.add_init_script(f"({_CANNED})({json.dumps(stream)}, {str(bool(house.gateway.config.settings.auth.keys)).lower()})")
     watched = Watched(page)
     watched.listen()
     await page.goto(house.url + path)

@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
 
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
-from tests.dashboard.browsing import house_with, opened
-from tests.support.cases import for_each
+from tests.dashboard.browsing import KEYS, house_with, opened
+from tests.dashboard.full_state import AT, frame_of, full_state
 
 MOST_SHIFT = 0.05
-TEXT, STROKE = 4.5, 3.0
-"""Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control or a line of a chart is."""
-TARGET_PX = 44
-
 COUNT_SHIFTS = """
 globalThis.shift = 0;
 new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value; })
   .observe({ type: 'layout-shift', buffered: true });
 """
-COLOURS = """(names) => {
-  const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-}"""
-TEXTS = ("ink", "ink-soft", "ok", "warn", "bad", "internal", "external")
-STROKES = ("stroke", "swap", "internal", "external", *(f"shade-{number}" for number in range(8)))
-GROUNDS = ("ground", "panel")
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of `#rrggbb`, as WCAG defines it."""
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
+LEAST = {"text": 4.5, "stroke": 3.0}
+"""Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control is and for what a chart draws."""
+TARGET_PX = 44
+DESKTOP_PX, PHONE_PX = 1440, 390
+MEASURE = Path(__file__).with_name("measure.js").read_text()
+DRAWN = ["--accent", "--swap", "--bad", "--internal", "--external", *(f"--shade-{number}" for number in range(8))]
+"""What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
+SUMS = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9) | {
+    "failed": 3,
+    "swaps": 1,
+    "swap_share": 0.5,
+    "wait_p50_s": 1,
+}
+HISTORY = {
+    "total": SUMS,
+    "buckets": [{"start_wall_s": AT + hour * 3600, **SUMS} for hour in range(24)],
+    "callers": [{"caller": "n8n", **SUMS}],
+    "models": [{"model": "a:1", **SUMS}],
+}
 
 
 async def test_the_page_does_not_move_while_requests_start_wait_and_end(browser):
@@ -61,30 +58,54 @@ async def test_the_page_does_not_move_while_requests_start_wait_and_end(browser)
         assert shift <= MOST_SHIFT
 
 
-@for_each("scheme", ["light", "dark"])
-async def test_text_and_lines_stand_out_from_their_ground(scheme: str, browser: Any) -> None:
-    async with house_with("a:1") as house:
-        page = (await opened(browser, house, scheme=scheme)).page
-        colours: dict[str, str] = await page.evaluate(COLOURS, [*TEXTS, *STROKES, *GROUNDS])
-        for ground in GROUNDS:
-            for least, names in ((TEXT, TEXTS), (STROKE, STROKES)):
-                faint = {name: round(contrast(colours[name], colours[ground]), 2) for name in names}
-                assert {name: value for name, value in faint.items() if value < least} == {}, (scheme, ground)
+async def places(page: Page) -> AsyncIterator[str]:
+    """Open everything that the page can show, one after the other."""
+    await expect(page.get_by_label("Key", exact=True)).to_be_focused()
+    yield "sign-in form"
+    await page.get_by_label("Key", exact=True).fill("hearth_owner")
+    await page.keyboard.press("Enter")
+    await page.locator(".others summary").click()
+    await page.locator(".more-notices summary").click()
+    yield "page"
+    await page.get_by_role("button", name="Refused", exact=True).click()
+    yield "refused requests"
+    for title, button in (
+        ("Request ", page.get_by_role("button", name="Details of owner's request runs")),
+        ("Keyboard shortcuts", page.get_by_role("button", name="Keyboard shortcuts")),
+        ("History", page.get_by_role("button", name="History")),
+        ("Playground", page.get_by_role("button", name="Playground")),
+        ("Cancel this request?", page.get_by_role("button", name="Cancel owner's request runs")),
+    ):
+        await button.click()
+        await expect(page.get_by_role("dialog", name=title)).to_be_visible()
+        if title == "History":
+            await expect(page.locator(".bars")).to_have_count(4)
+        yield title
+        await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Reload configuration").click()
+    await page.get_by_role("button", name="Reload", exact=True).click()
+    await expect(page.locator(".said")).to_be_visible()
+    yield "answer to a command"
+    await page.locator("main").evaluate("main => main.classList.add('stale')")
+    yield "page without a gateway"
 
 
-async def test_on_a_phone_every_button_is_as_large_as_a_finger_needs_and_the_timeline_comes_before_the_queue(browser):
-    async with house_with("a:1", "b:1") as house:
-        await house.ask("a:1", "first")
-        await house.ask("b:1", "second")
-        page = (await opened(browser, house, width=390)).page
-        await expect(page.locator(".queue tbody tr")).to_have_count(1)
-        boxes = [await each.bounding_box() for each in await page.locator("button:visible, summary:visible, input:visible").all()]
-        assert len(boxes) > 10
-        assert [box for box in boxes if box and min(box["width"], box["height"]) < TARGET_PX] == []
-        timeline, waiting = await page.locator(".hour").bounding_box(), await page.locator(".line").bounding_box()
-        assert timeline
-        assert waiting
-        assert timeline["y"] < waiting["y"]
+async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_the_page_leads(browser):
+    faults: dict[tuple[str, ...], float] = {}
+    async with house_with("a:1", "b:1", keys=KEYS) as house:
+        page = (await opened(browser, house, stream=frame_of(await full_state(house, key="hearth_owner")))).page
+        await page.route("**/llm/history?*", lambda route: route.fulfill(json=HISTORY))
+        async for place in places(page):
+            for scheme, width in (("light", DESKTOP_PX), ("dark", DESKTOP_PX), ("dark", PHONE_PX)):
+                await page.set_viewport_size({"width": width, "height": 900})
+                await page.emulate_media(color_scheme=scheme)
+                measured = await page.evaluate(MEASURE, DRAWN)
+                assert measured["text"]
+                assert measured["target"]
+                least = LEAST | {"target": TARGET_PX if width == PHONE_PX else 0.0}
+                for kind, limit in least.items():
+                    faults |= {(place, scheme, kind, what): value for what, value in measured[kind] if value < limit}
+    assert faults == {}
 
 
 async def test_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_is_gone(browser):

@@ -276,15 +276,13 @@ export class Charts extends Component {
     const { ctx } = plot;
     const x = plot.valToPos(Math.max(began, this.model.from), "x", true);
     const width = Math.max(1.5 * ratio, plot.valToPos(ended ?? this.model.now, "x", true) - x);
-    const inset = height * (kind === "resident" ? 0.36 : 0.16);
-    ctx.globalAlpha = kind === "resident" ? 0.45 : 1;
+    const inset = height * (kind === "resident" ? 0.41 : 0.16);
     if (kind === "swap" || kind === "failed") {
       ctx.fillStyle = hatch(ctx, themeColour(kind === "swap" ? "--swap" : "--bad"), ratio);
     } else {
       ctx.fillStyle = shade;
     }
     ctx.fillRect(x, top + inset, width, height - 2 * inset);
-    ctx.globalAlpha = 1;
   }
 
   drawMark(plot, [at], top, height, ratio) {
