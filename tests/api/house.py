@@ -312,16 +312,6 @@ class FakeGateway:
         self._app = self._app or self.app()
         return await ask(self._app, method, path, body, **more)
 
-    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
-        """What this gateway's application answers; see `ask`."""
-        self._app = self._app or self.app()
-        return await ask(self._app, method, path, body, **more)
-
-    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
-        """What this gateway's application answers; see `ask`."""
-        self._app = self._app or self.app()
-        return await ask(self._app, method, path, body, **more)
-
 
 IN_EVERY_DIALECT = ("/api/chat", "/llm/health", "/v1/chat/completions", "/v1/messages")
 """An address of each."""
