@@ -256,8 +256,6 @@ class FakeGateway:
         self.stopping = False
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
-        self._app: HearthApp | None = None
-        self._app: HearthApp | None = None
 
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))

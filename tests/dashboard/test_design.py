@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -24,7 +25,8 @@ new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!e
 LEAST = {"text": 4.5, "stroke": 3.0}
 """Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control is and for what a chart draws."""
 TARGET_PX = 44
-DESKTOP_PX, PHONE_PX = 1440, 390
+PHONE_PX = 390
+LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 1440), ("dark", 1440), ("dark", PHONE_PX))
 MEASURE = Path(__file__).with_name("measure.js").read_text()
 DRAWN = ["--accent", "--swap", "--bad", "--internal", "--external", *(f"--shade-{number}" for number in range(8))]
 """What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
@@ -96,7 +98,7 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_th
         page = (await opened(browser, house, stream=frame_of(await full_state(house, key="hearth_owner")))).page
         await page.route("**/llm/history?*", lambda route: route.fulfill(json=HISTORY))
         async for place in places(page):
-            for scheme, width in (("light", DESKTOP_PX), ("dark", DESKTOP_PX), ("dark", PHONE_PX)):
+            for scheme, width in LOOKS:
                 await page.set_viewport_size({"width": width, "height": 900})
                 await page.emulate_media(color_scheme=scheme)
                 measured = await page.evaluate(MEASURE, DRAWN)
