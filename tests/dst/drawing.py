@@ -1,8 +1,9 @@
-"""What a simulated house is like: settings, drawn once, since making them would cost more than a schedule."""
+"""What a simulated world is like: what there is, and settings, drawn once, since making them would cost more than a world."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from random import Random
 
@@ -42,6 +43,28 @@ POOL = 48
 ZONES = ("UTC", "Europe/Berlin", "America/Chicago")
 """The days of all three contain the first six hours of a world: whoever changes the zone spends the same money."""
 ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, end_minute=721)
+
+EVERY, OFFSET = 5, 3  # worlds 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
+
+
+class More(StrEnum):
+    """What only some worlds have beside their queue, jobs and cloud: most stay small and fast."""
+
+    EMBEDDINGS = "embeddings"  # callers embed, one input at a time, and share calls
+    BATCHES = "batches"
+    WEBHOOKS = "webhooks"  # jobs have somebody who is to be told
+    FOREIGNER = "foreigner"  # somebody else uses the model server
+    ORDERS = "orders"  # the owner drains, loads and unloads too, and whoever cancels cancels everything that he has
+    DISK = "disk"  # the disk fails now and then, and callers of jobs ask again
+
+
+def more_of(number: int) -> frozenset[More]:
+    """What the world of a number has."""
+    if number % EVERY != OFFSET:
+        return frozenset()
+    rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5  # drawn apart: the others stay what they were
+    drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
+    return drawn | {More.DISK} if fails else drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.database import Database
 from hearth.storage.writer import Backlog, StorageHealth, Writer
-from tests.dst.more import More
+from tests.dst.drawing import More
 from tests.jobs.house import Disk, SteadyReader
 from tests.storage.house import NoUpkeep, disk_error
 

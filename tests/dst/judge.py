@@ -14,11 +14,9 @@ from hearth.cloud.routing import asks_for_claude
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.scheduling.residency import Phase
 from hearth.types import Lane, Outcome, canonical_model, nano_usd, usd
-from tests.dst.asks import Ask
-from tests.dst.calls import calls_by_asker, nothing_goes_on, shares_add_up
-from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids
+from tests.dst.asks import Ask, askers_of
+from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
 from tests.dst.life import Life
-from tests.dst.more import More
 from tests.dst.watch import Item
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
@@ -47,6 +45,7 @@ def judge_rest(world: World) -> None:
         assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
         assert not life.embeddings._seats, "somebody still sits in a call"
         assert not life.embeddings._held, "a kind of calls is remembered for ever"
+    mode_is_right(world)
     memory_agrees(world)
     money_agrees(world)
     counters_agree(world)
@@ -64,7 +63,10 @@ def judge_end(world: World, complaints: list[str], tasks_before: set[asyncio.Tas
         log_agrees(world, life)
     ledger_agrees(world)
     caps_held(world)
-    calls = calls_by_asker(world.ollama.calls)
+    calls: dict[int, list[CallRecord]] = {}  # by whose canary is in them; a call for several is everybody's
+    for call in world.ollama.calls:
+        for number in askers_of(call.body):
+            calls.setdefault(number, []).append(call)
     learn_job_ids(world)
     for ask in world.asks:
         if ask.is_job:
@@ -74,7 +76,15 @@ def judge_end(world: World, complaints: list[str], tasks_before: set[asyncio.Tas
     jobs_agree(world, calls)
     batches_agree(world, calls)
     hooks_agree(world)
-    tokens_agree(world)
+
+
+def mode_is_right(world: World) -> None:
+    """Active hours are on by the owner's calendar, except in the second in which they change."""
+    scheduling = world.life.settings.scheduling
+    window, local = scheduling.active_hours, datetime.fromtimestamp(world.clock.wall(), ZoneInfo(scheduling.time_zone))
+    inside = window.start_minute == window.end_minute or window.start_minute <= local.hour * 60 + local.minute < window.end_minute
+    active = world.life.gateway.worker.scheduler.state.active
+    assert active == inside or local.second < 2, f"active is {active} at {local}"
 
 
 def memory_agrees(world: World) -> None:
@@ -278,14 +288,3 @@ def ledger_agrees(world: World) -> None:
             cost = 0 if end is None else nano_usd(end.cost_usd or 0.0)
             assert end is None or cost >= bill.nano_usd, f"Claude charged {bill.nano_usd} for request {bill.owner}, paid {cost}"
             assert end is None or not bill.whole or cost == bill.nano_usd, f"request {bill.owner} cost {bill.nano_usd}, paid {cost}"
-
-
-def tokens_agree(world: World) -> None:
-    """What the callers of a call for several are told of its tokens adds up to what was counted."""
-    if More.EMBEDDINGS not in world.more:
-        return
-    told: dict[int, int | None] = {}
-    for ask in (ask for ask in world.asks if ask.embeds and ask.sequence and not ask.is_job):
-        end = world.lives[ask.life].watch.items[ask.sequence].ended
-        told[ask.number] = None if end is None else end.prompt_tokens
-    shares_add_up(world.asks, world.ollama.calls, told)

@@ -8,7 +8,7 @@ from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Settings
-from hearth.errors import BackendGone, RateLimited
+from hearth.errors import BackendGone
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
@@ -17,13 +17,12 @@ from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
 from hearth.storage.store import StorageReporter
-from hearth.types import Lane, Sequence
+from hearth.types import Sequence
 from tests.dst.claude import FakeClaude, NoPrices
 from tests.dst.disk import WholeDisk
+from tests.dst.drawing import More
 from tests.dst.failing_disk import Trouble
 from tests.dst.hooks import Hooks, SocketlessPoster
-from tests.dst.limits import AllStamps
-from tests.dst.more import More
 from tests.dst.watch import Watch
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import LoopClock
@@ -49,7 +48,6 @@ class Life:
         self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
         self.tables = disk.tables(clock, lambda health: self._reporter.hear(health))  # noqa: PLW0108 - there is none yet
         self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members, failed_at=self._failed_at)
-        self.stamps = AllStamps()
         self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped
         self.cut_off = False  # it was stopped while the disk failed, or just had
         self.lost: frozenset[int] = frozenset()  # items that have ended, and of which no row came to the disk before the end
@@ -67,7 +65,7 @@ class Life:
             on_stop=(self._close,),
         )
         self._reporter = StorageReporter(clock=clock, events=self.gateway.events)
-        self.watch.state = self.gateway.worker.scheduler.state
+        self.watch.observe(self.gateway.worker.scheduler)
         self.gateway.worker._on_decision = self.watch.decided
         self.purse = CloudBudget(
             ledger=self.tables.ledger,
@@ -123,33 +121,10 @@ class Life:
         """Those in force."""
         return self.gateway.config.settings
 
-    async def start(self, past: list[tuple[str, float]]) -> None:
-        """As `bootstrap` starts it; `past` is who was admitted before, by the world's own account."""
-        self.stamps = AllStamps(past)
+    async def start(self) -> None:
+        """As `bootstrap` starts it."""
         await self.tables.ledger.settle_orphans()
         await self.gateway.start()
-
-    def judge_admission(self, caller: str, lane: Lane, now: float, refusal: Exception | None) -> None:
-        """A caller has just asked; was it right to let it in, or not to?"""
-        if self.killed:
-            return
-        if lane is Lane.INTERNAL:
-            if isinstance(refusal, RateLimited):
-                self.watch.broken.append(f"at {now:g} s: the house's own work is limited")
-            return
-        if self.stamps.is_close(caller, now):
-            if not isinstance(refusal, RateLimited):
-                self.stamps.note(caller, now)
-            return
-        free_at = self.stamps.free_at(caller, now, self.settings.rate_limits)
-        if isinstance(refusal, RateLimited):
-            wait_s = refusal.retry_after_s or 0.0
-            if free_at <= now or abs(now + min(wait_s, 3600.0) - min(free_at, now + 3600.0)) > 1e-5:
-                self.watch.broken.append(f"at {now:g} s: {caller} may ask again in {free_at - now} s, said {wait_s}")
-            return
-        if free_at > now:
-            self.watch.broken.append(f"at {now:g} s: {caller} asks too often and is admitted")
-        self.stamps.note(caller, now)
 
     def survived(self, ticket: Ticket) -> Ticket:
         """The ticket, unless it was made by a process that is dead: then its caller's connection has ended. Raises BackendGone."""

@@ -16,9 +16,8 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.webhooks import check_webhook
 from hearth.types import Lane, Priority
 from tests.dst.asks import Ask
-from tests.dst.drawing import CALLERS, MODELS
+from tests.dst.drawing import CALLERS, MODELS, More
 from tests.dst.life import Life
-from tests.dst.more import More
 
 if TYPE_CHECKING:
     from tests.dst.world import World
@@ -27,13 +26,6 @@ T = TypeVar("T")
 
 DAY_S = 86_400.0
 AGAIN_S = 1.5  # after so long, whoever was refused by the disk asks again
-_ADMITTED = (
-    "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
-    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external' "
-    "UNION ALL SELECT caller, accepted_wall_s FROM admissions AS a WHERE request_id NOT GLOB 'job_*' AND request_id NOT GLOB 'batch_req_*' "
-    "AND NOT EXISTS (SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence) "
-    "UNION ALL SELECT caller, created_wall_s FROM files WHERE id IS NOT NULL AND purpose = 'batch'"
-)
 ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
 
 
@@ -207,16 +199,6 @@ class Overnight:
         for batch in mine:
             batch.given_up = True
         return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [batch for batch in mine if batch.accepted]
-
-    def admissions(self) -> list[tuple[str, float]]:
-        """Who was admitted in all lives, as far as a restart knows: those whose end was told and kept, jobs, uploads and batches."""
-        world = self.world
-        items = [item for life in world.lives for number, item in life.watch.items.items() if number not in life.lost]
-        told = [item.ended for item in items if item.ended is not None]
-        once = [end for end in told if end.lane is Lane.EXTERNAL and not end.request_id.startswith(("job_", "batch_req_"))]
-        shift_s = world.now - world.clock.wall()
-        kept = world.disk.rows(_ADMITTED)
-        return [(end.caller, end.at - end.total_s) for end in once] + [(caller, wall_s + shift_s) for caller, wall_s in kept]
 
     def is_done(self) -> bool:
         """Everything that is on the disk has ended, and been told."""

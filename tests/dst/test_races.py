@@ -1,19 +1,4 @@
-"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop; each race more than a thousand times.
-
-Which tests force which race (`tests/faults/rows.py` names them one by one):
-
-| race | forced in |
-|---|---|
-| preemption, cancel, first byte, completion; leaving before the dispatch; arrivals as work is put back | `tests/worker/test_races.py` |
-| the home model's timer and a request | here, and `tests/worker/test_home.py` at every instant of a restore |
-| a model goes, or another one comes, as a request for it comes | here, and in every generated house with a neighbour |
-| the reason for a swap leaves | `tests/faults/test_instants.py` at every instant of a swap, and in generated houses |
-| a reload between a limit and the queue, between the choice of a job and its start | in generated houses: limits are right to the instant |
-| a stop or a death between arrival and commit | `tests/faults/test_accepting.py`, `tests/reliability`, and generated houses |
-| a caller leaves a shared embedding call as it is sent, or as it is answered | here |
-| a job's cancel and its end; a batch's cancel and its last line | here |
-| tasks and the garbage collector | `tests/worker/test_supervision.py`, and some generated houses after everything that happens |
-"""
+"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop; each race more than a thousand times."""
 
 from __future__ import annotations
 
@@ -28,13 +13,12 @@ from hearth.job_types import JobState
 from tests.accumulator.house import SERVICE_S, EmbeddingHouse, vector_in
 from tests.batches.house import BatchHouse, jsonl, lines
 from tests.dst.neighbour import SharedOllama
-from tests.dst.threads import AtOnce
 from tests.jobs.house import JobHouse, job
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
 from tests.support.ollama_wire import vector_of
-from tests.support.virtual_time import run_virtual, sleep_until
+from tests.support.virtual_time import AtOnce, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.worker.test_races import at, turns_of
 

@@ -5,6 +5,7 @@ It knows the rules in words and nothing of how they are kept. Broken rules are n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -28,9 +29,9 @@ from hearth.events import (
     StorageRecovered,
 )
 from hearth.scheduling.actions import Abort, Action, Cut, Preempt
-from hearth.scheduling.state import State
+from hearth.scheduling.core import Scheduler
 from hearth.types import Lane
-from tests.support.invariants import check
+from tests.support.invariants import DecisionChecker
 
 MOST_DECISIONS = 2_000  # at one instant
 
@@ -44,7 +45,6 @@ class Item:
     model: str | None = None
     dispatches: list[float] = field(default_factory=list)
     returns: int = 0
-    returned_at: float = -1.0
     interrupts: int = 0
     ended: ItemEnded | None = None
     shares: bool = False  # it embeds, and may be a part of a call for several: then that call stands in the queue, not it
@@ -83,9 +83,9 @@ class Watch:
         self.disk_fails = False
         self.sharing: set[str] = set()  # requests that may share a call of the model server
         self._members, self._failed_at = members, failed_at
-        self._doubts: list[tuple[ItemDispatched, list[Item], int]] = []
+        self.seen: Counter[str] = Counter()  # events by their names
         self._at_once, self._decided_at = 0, -1.0
-        self.state: State | None = None
+        self._checker: DecisionChecker
         self.deaf = False
         self._settings = settings
         self._thorough = thorough
@@ -106,12 +106,15 @@ class Watch:
             StorageRecovered: self._disk_recovered,
         }
 
+    def observe(self, scheduler: Scheduler) -> None:
+        """Judge its decisions."""
+        self._checker = DecisionChecker(scheduler)
+
     def emit(self, event: Event) -> None:
         """Hear of it; nothing after the process has died."""
         if self.deaf:
             return
-        if self._doubts:
-            self._settle_doubts(event.at)
+        self.seen[type(event).__name__] += 1
         heard = self._heard.get(type(event))
         if heard is not None:
             heard(event)
@@ -120,7 +123,7 @@ class Watch:
 
     def decided(self, now: float, actions: Iterable[Action]) -> None:
         """Hear of a decision."""
-        if self.deaf or self.state is None:
+        if self.deaf:
             return
         self._at_once = self._at_once + 1 if now == self._decided_at else 0
         self._decided_at = now
@@ -128,9 +131,8 @@ class Watch:
             raise Endless
         for action in actions:
             if isinstance(action, Preempt | Cut | Abort):
-                self._told_to_stop(now, action.sequence, self.state.entries[action.sequence].attempts)
-        if self._thorough:
-            check(self.state)
+                self._told_to_stop(now, action.sequence, self._checker.state.entries[action.sequence].attempts)
+        self._checker.judge(actions, now)
 
     def _told_to_stop(self, now: float, sequence: int, attempt: int) -> None:
         if sequence in self.items:
@@ -169,41 +171,6 @@ class Watch:
         item.dispatches.append(event.at)
         if event.attempt != len(item.dispatches):
             self._breaks(event.at, f"item {event.sequence} starts attempt {event.attempt}, its {len(item.dispatches)}th")
-        if not item.cloud:
-            self._is_next(item, event)
-            self._slots_hold(event)
-
-    def _is_next(self, item: Item, event: ItemDispatched) -> None:
-        """Nobody who could have had this slot was there before or is more urgent."""
-        if event.lane is Lane.INTERNAL:
-            return
-        if self.paused:
-            self._breaks(event.at, f"external item {event.sequence} starts during a pause")
-        for other in self.waiting(Lane.INTERNAL):
-            if other.queued.model == event.model:
-                self._breaks(event.at, f"external item {event.sequence} starts before internal item {other.queued.sequence}")
-        for other in self.waiting(Lane.EXTERNAL):
-            same = other.queued.model == item.queued.model
-            if same and other.queued.sequence < event.sequence and not item.interrupts and not other.returns:
-                self._breaks(event.at, f"external item {event.sequence} starts before item {other.queued.sequence}")
-
-    def _slots_hold(self, event: ItemDispatched) -> None:
-        running = [item for item in self.live.values() if not item.waits and not item.cloud and item.model == event.model]
-        most = self._settings().gpu.parallel
-        if _slots(running) <= most:
-            return
-        if any(item.shares for item in running):
-            self._doubts.append((event, running, most))
-        else:
-            self._breaks(event.at, f"item {event.sequence} starts on a full {event.model}")
-
-    def _settle_doubts(self, now: float) -> None:
-        """Those who shared a call are told of its end a turn after it, in the same instant."""
-        doubts, self._doubts = self._doubts, [doubt for doubt in self._doubts if doubt[0].at == now]
-        for event, running, most in doubts:
-            still = [item for item in running if item.returned_at != event.at and (item.ended is None or item.ended.at > event.at)]
-            if event.at < now and _slots(still) > most:
-                self._breaks(event.at, f"item {event.sequence} starts on a full {event.model}")
 
     def _interrupted(self, event: ItemInterrupted) -> None:
         item = self.items[event.sequence]
@@ -212,8 +179,7 @@ class Watch:
         self._returned(item, event.at)
         if event.lane is Lane.INTERNAL:
             self._breaks(event.at, f"internal item {event.sequence} is interrupted")
-        protected = item.interrupts > self._settings().queue.max_interrupt_count and event.at != self._reloaded_at  # decided before that
-        if event.interrupt_count != item.interrupts or protected:
+        if event.interrupt_count != item.interrupts:
             self._breaks(event.at, f"item {event.sequence} is interrupted {item.interrupts} times, said {event.interrupt_count}")
 
     def _resent(self, event: ItemResent) -> None:
@@ -222,7 +188,7 @@ class Watch:
     def _returned(self, item: Item, at: float) -> None:
         if item.waits or item.ended is not None:
             self._breaks(at, f"item {item.queued.sequence} comes back from nowhere")
-        item.waits, item.returned_at = True, at
+        item.waits = True
         item.returns += 1
 
     def _ended(self, event: ItemEnded) -> None:
@@ -269,9 +235,3 @@ class Watch:
         self.generation += bool(event.changed)
         if event.generation != self.generation:
             self._breaks(event.at, f"generation {event.generation} is said to be the {self.generation}th")
-
-
-def _slots(running: Iterable[Item]) -> int:
-    """What they take of a model: those who share and started together are one call."""
-    alone = sum(not item.shares for item in running)
-    return alone + len({item.dispatches[-1] for item in running if item.shares})

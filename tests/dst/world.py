@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,18 +18,15 @@ from hearth.types import BackendCall, Lane, Priority, canonical_model
 from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
 from tests.dst.claude import HAIKU, CloudFault, FakeClaude
 from tests.dst.disk import WholeDisk
-from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
+from tests.dst.drawing import CALLERS, MODELS, Drawn, More, houses, more_of
 from tests.dst.failing_disk import Breaker, Trouble
 from tests.dst.hooks import Hooks
 from tests.dst.life import Life
-from tests.dst.limits import admitted
-from tests.dst.more import More, more_of
 from tests.dst.neighbour import SharedOllama
 from tests.dst.overnight import Overnight
 from tests.dst.owner import Owner
-from tests.dst.threads import AtOnce
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama, LoadFault, Service, UnloadFault
-from tests.support.virtual_time import WALL_AT_START, LoopClock
+from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
 EMBEDDINGS = ("/api/embed", "/v1/embeddings")
@@ -52,6 +48,7 @@ class World:
         *,
         more: frozenset[More] | None = None,
         wall_at_start: float = WALL_AT_START,
+        gaps_s: Sequence[float] = GAPS_S,
     ) -> None:
         self.rng = rng = Random(number)
         self.house = house or houses()[number % len(houses())]
@@ -72,6 +69,7 @@ class World:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._up_at = 0.0
         self.deaths = self.reloads = 0
+        self.gaps_s = gaps_s
         self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)
         """How long the model server may be gone: longer than the gateway takes to see it."""
 
@@ -127,9 +125,8 @@ class World:
             more=self.more,
             hooks=self.hooks,
         )
-        past = self.overnight.admissions()
         self.lives.append(life)
-        await life.start(past)
+        await life.start()
 
     async def restart(self) -> None:
         """Stop it in good order and start it again."""
@@ -178,14 +175,13 @@ class World:
         self.go(self.over_http(self.new_ask(caller="house"), Lane.INTERNAL, task_type=task_type))
 
     async def over_http(self, ask: Ask, lane: Lane, *, allow_cloud: bool = False, task_type: str | None = None) -> None:
-        life, now = self.life, self.now
+        life = self.life
         ask.life = len(self.lives) - 1
         if ask.embeds:
             life.watch.sharing.add(ask.request_id)
         who = identity(ask.caller, lane, allow_cloud=allow_cloud)
-        asking = ask.submitted(life.gateway, who, task_type)
         try:
-            ask.ticket = life.survived(await admitted(asking, partial(life.judge_admission, ask.caller, lane, now)))
+            ask.ticket = life.survived(await ask.submitted(life.gateway, who, task_type))
         except HearthError as refusal:
             ask.refused = refusal
         if ask.ticket is not None:
@@ -258,23 +254,20 @@ class World:
     # The story.
 
     async def live(self, steps: int) -> None:
-        """So many things happen, with pauses between them."""
-        rng = self.rng
+        """So many things happen, with pauses between them; then a rest."""
+        rng, deeds = self.rng, self._deeds()
         if self.tidy:
             gc.freeze()  # what was there before is not looked through each time
-        await self.begin()
-        deeds = self._deeds()
-        kinds, weights = list(deeds), list(deeds.values())
         for _ in range(steps):
-            await rng.choices(kinds, weights)[0]()
-            await asyncio.sleep(rng.choice(GAPS_S))
+            await rng.choices(list(deeds), list(deeds.values()))[0]()
+            await asyncio.sleep(rng.choice(self.gaps_s))
             if self.tidy:
                 gc.collect()  # a task that nobody holds is gone now, and the loop complains
         gc.unfreeze()
         await self.come_to_rest()
 
     def _deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
-        """What may happen, with its weight: no world has everything."""
+        """What may happen, with its weight: no world has everything, but those that last for days."""
         rng = self.rng
         may: dict[Callable[[], Awaitable[None]], float] = {
             self.external: 8.0,
@@ -292,7 +285,7 @@ class World:
             self.restart: 1.0,
             self.die: 1.0,
         }
-        drawn = {deed: weight for deed, weight in rare.items() if rng.random() < 0.4}
+        drawn = {deed: weight for deed, weight in rare.items() if rng.random() < 0.4 or self.gaps_s is not GAPS_S}
         return may | drawn | self.more_deeds()
 
     def more_deeds(self) -> dict[Callable[[], Awaitable[None]], float]:

@@ -8,5 +8,5 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First, and the soak before its judge: whoever else runs tests beside it does not wait for it at the end."""
+    """First: whoever else runs tests beside it does not wait for it at the end."""
     items.sort(key=lambda item: HERE not in item.path.parents)

@@ -1,47 +1,69 @@
-"""One soak: traffic, faults and looks at the gateway, side by side in real time."""
+"""One soak: `hearth serve` as a process of its own, and traffic, faults and looks at its pages side by side in real time."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
+import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import aiohttp
 
+from tests.faults.serving import Serving
 from tests.soak.callers import Callers, End
 from tests.soak.faults import FAULTS, House, rehearsal
-from tests.soak.gateway import Gateway
-from tests.soak.verdict import Sample
-from tests.soak.wire import ModelServer
+from tests.soak.wire import CARD_GIB, HOME, SLOTS, ModelServer
 
 RATE_PER_S = 20.0
 LOOK_EVERY_S = 1.0
+POLL_S = 0.5
 REST_WITHIN_S = 300.0
 SETTLE_S = 2.0
+BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
+CONFIG = """
+gpu: {{home_model: "{home}", parallel: {slots}, vram_gb: {card_gib}, nvml: false}}
+backend: {{mode: ollama}}
+ollama: {{url: "{url}", first_byte_timeout_s: 15}}
+queue: {{max_external_depth: 1000}}
+rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
+storage: {{path: "{database}", reserve_mib: 0}}
+jobs: {{max_attempts: 50, keep_results_days: 1}}
+server: {{log_format: json, log_level: info}}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How long, and how often something goes wrong; all in seconds.
 
-    First the warm-up, so often a second and with every fault once; then nobody asks for `idle_s`; then the traffic that is judged, with
-    faults that last `fault_s` and must be healed `healed_s` after that.
+    First the warm-up, so often a second and with every fault once; then the traffic that is judged, with faults that last `fault_s` and
+    must be healed `healed_s` after that.
     """
 
     warm_up_s: float
     warm_up_per_s: float
     rehearsed_s: float
-    idle_s: float
     seconds: float
     fault_every_s: float
     fault_s: float
     healed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at the gateway; `asked`: requests until then, `wal_bytes`: the store's write-ahead log on the disk."""
+
+    asked: int
+    rss_bytes: float
+    descriptors: float
+    tasks: float
+    wal_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +75,73 @@ class Bad:
     ended_at: float
 
 
-class Soak:
-    """One run, and what was seen of it.
+class Gateway:
+    """For the time of the block; it must live through all of it and end in order. `config` is its file, which may be saved again."""
 
-    Attributes:
-        idle: a look every second while nobody asked; samples: the same under traffic; before, after: the looks at rest.
-    """
+    def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
+        self.config = directory / "config.yaml"
+        self._database = directory / "hearth.db"
+        self._session = session
+        self.config.write_text(CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server, database=self._database))
+        self._serving: Serving
+
+    @property
+    def url(self) -> str:
+        return self._serving.url
+
+    async def __aenter__(self) -> Self:
+        self._serving = await Serving.start(self.config)
+        await self._serving.listening()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        process = self._serving.process
+        try:
+            assert (process.returncode or await self._serving.end(signal.SIGTERM)) == 0, self.complaints()
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    def complaints(self) -> str:
+        """Warnings and worse of its log."""
+        return "\n".join(map(str, (line for line in self._serving.said if line["level"] != "info")))
+
+    async def numbers(self) -> dict[str, float]:
+        """Every line of its page of metrics by its name with its labels."""
+        async with self._session.get(f"{self.url}/metrics") as answer:
+            found = re.findall(r"(?m)^(\w+(?:\{[^}]*\})?) (\S+)$", await answer.text())
+        return {name: float(value) for name, value in found}
+
+    async def look(self, asked: int) -> Sample:
+        numbers, wal = await self.numbers(), self._database.with_name("hearth.db-wal")
+        return Sample(
+            asked=asked,
+            rss_bytes=numbers["process_resident_memory_bytes"],
+            descriptors=numbers["process_open_fds"],
+            tasks=numbers["hearth_loop_tasks"],
+            wal_bytes=wal.stat().st_size if wal.exists() else 0,
+        )
+
+    async def idle(self) -> None:
+        """Wait until no request and no job is under way. Raises TimeoutError."""
+        async with asyncio.timeout(REST_WITHIN_S):
+            while True:
+                numbers = await self.numbers()
+                if not any(numbers[name] for name in BUSY):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def told(self, address: str) -> Any:
+        async with self._session.get(f"{self.url}{address}") as answer:
+            return await answer.json()
+
+
+class Soak:
+    """One run, and what was seen of it. `samples`: a look every second under traffic; `before`, `after`: the looks at rest."""
 
     def __init__(self, plan: Plan, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
         self.gateway = gateway
         self.callers = Callers(gateway.url, session, random.Random(seed))
-        self.idle: list[Sample] = []
         self.samples: list[Sample] = []
         self.faults: list[Bad] = []
         self.before: Sample
@@ -71,7 +149,6 @@ class Soak:
         self._house = House(server=server, session=session, config=gateway.config, lasts_s=plan.fault_s)
         self._plan = plan
         self._first_fault = seed % len(FAULTS)
-        self._began_at = time.monotonic()
 
     async def run(self) -> None:
         plan = self._plan
@@ -79,38 +156,35 @@ class Soak:
             group.create_task(self.callers.call(plan.warm_up_per_s, plan.warm_up_s))
             group.create_task(rehearsal(self._house, plan.rehearsed_s))
         self.before = await self._rest()
-        async with _beside(self._watch(self.idle)):
-            await asyncio.sleep(plan.idle_s)
-        self._began_at = time.monotonic()
-        async with _beside(self._watch(self.samples)), asyncio.TaskGroup() as group:
-            group.create_task(self.callers.call(RATE_PER_S, plan.seconds))
-            group.create_task(self._misfortunes())
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch())
+            calling = group.create_task(self.callers.call(RATE_PER_S, plan.seconds))
+            await self._misfortunes()
+            await calling
+            watching.cancel()
         self.after = await self._rest()
 
     async def _misfortunes(self) -> None:
-        plan = self._plan
+        plan, start_at = self._plan, time.monotonic()
         count = int(plan.seconds / plan.fault_every_s)
         for number, (name, fault) in enumerate(islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)):
-            await asyncio.sleep(max(0.0, self._began_at + number * plan.fault_every_s - time.monotonic()))
+            await asyncio.sleep(max(0.0, start_at + number * plan.fault_every_s - time.monotonic()))
             began_at = time.monotonic()
             await fault(self._house)
             self.faults.append(Bad(name=name, began_at=began_at, ended_at=time.monotonic()))
 
-    async def _watch(self, samples: list[Sample]) -> None:
+    async def _watch(self) -> None:
         while True:
-            samples.append(await self._look())
+            self.samples.append(await self.gateway.look(self.callers.asked))
             await asyncio.sleep(LOOK_EVERY_S)
-
-    async def _look(self) -> Sample:
-        return await self.gateway.look(at=time.monotonic() - self._began_at, asked=self.callers.asked)
 
     async def _rest(self) -> Sample:
         """Nobody asks, nothing runs, no connection to the model server is open: what is left is the gateway's own."""
         await self.callers.answered()
-        await self.gateway.idle(within_s=REST_WITHIN_S)
+        await self.gateway.idle()
         self._house.server.hang_up()
         await asyncio.sleep(SETTLE_S)
-        return await self._look()
+        return await self.gateway.look(self.callers.asked)
 
     def unhealed(self) -> list[str]:
         """Requests that failed though the last fault was long over and the next had not begun, and faults after which nothing went."""
@@ -131,16 +205,3 @@ class Soak:
     async def jobs(self) -> Counter[str]:
         """How the jobs that were accepted have ended."""
         return Counter([(await self.gateway.told(f"/llm/jobs/{job}"))["state"] for job in self.callers.jobs])
-
-
-@asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """While the block lasts; what breaks beside it breaks the test."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

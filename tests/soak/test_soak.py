@@ -10,26 +10,22 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression
 
 import aiohttp
 import pytest
 
-from tests.soak.gateway import Gateway
-from tests.soak.soak import RATE_PER_S, Plan, Soak
-from tests.soak.verdict import MB, climb, lags_s, lows, mb_per_10k
+from tests.soak.soak import RATE_PER_S, Gateway, Plan, Sample, Soak
 from tests.soak.wire import ModelServer
 
 MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "0.4"))
 LONG = MINUTES >= 30
-"""Long enough to judge the memory, the single worst moment, and the quiet moments of every interval."""
 PLAN = (
-    Plan(warm_up_s=600, warm_up_per_s=RATE_PER_S, rehearsed_s=5, idle_s=60, seconds=MINUTES * 60, fault_every_s=60, fault_s=5, healed_s=10)
+    Plan(warm_up_s=600, warm_up_per_s=RATE_PER_S, rehearsed_s=5, seconds=MINUTES * 60, fault_every_s=60, fault_s=5, healed_s=10)
     if LONG  # how many wait at worst decides how large the heap becomes, so that has to happen before
-    else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, idle_s=0, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=4)
+    else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=4)
 )
-MOST_LAGS = 50
-"""The largest loop lag under traffic, in times the largest at rest of the same gateway in the same run. Only the long run asks for it."""
+MB = 1e6
 GROWTH_MB = 1.0
 """A slope, per 10,000 requests; in a few hundred the histories that are kept (the last 4,000 spans and the like) still fill."""
 SHORT_GROWTH_MB = 15.0
@@ -37,26 +33,28 @@ SHORT_GROWTH_MB = 15.0
 WAL_MB = 64.0
 SPARE = 2
 """Descriptors and tasks by which two moments of rest may differ: a thread that happens to have a file open, the look itself."""
-DRIFT = 5
-"""The same for the quietest moments of busy minutes."""
+
+
+def mb_per_10k(samples: list[Sample]) -> float:
+    """Slope of the resident memory over the requests, by least squares."""
+    return linear_regression([sample.asked / 10_000 for sample in samples], [sample.rss_bytes / MB for sample in samples]).slope
 
 
 def told(soak: Soak) -> str:
     """The run in a few lines, for people."""
-    before, after, lags = soak.before, soak.after, lags_s(soak.samples, PLAN.fault_every_s)
+    before, after = soak.before, soak.after
     ends = Counter(ended.end.value for ended in soak.callers.ends)
     lines = (
         f"{soak.callers.asked} requests, {dict(ends)}, {len(soak.callers.jobs)} jobs, {len(soak.faults)} faults",
         f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {mb_per_10k(soak.samples):.2f} MB per 10,000 requests",
         f"descriptors {before.descriptors:.0f} -> {after.descriptors:.0f}, tasks {before.tasks:.0f} -> {after.tasks:.0f} at rest",
-        f"loop lag: at most {max(lags)} s, {median(lags)} s in the median interval",
         f"write-ahead log: at most {max(sample.wal_bytes for sample in soak.samples) / MB:.1f} MB",
     )
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.timeout(PLAN.warm_up_s + PLAN.idle_s + PLAN.seconds + 1800)
-async def test_memory_descriptors_tasks_and_lag_stand_still_under_mixed_traffic_and_faults(
+@pytest.mark.timeout(PLAN.warm_up_s + PLAN.seconds + 1800)
+async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, logger="aiohttp.server")  # connections that break off under the emulator are the point
@@ -71,27 +69,16 @@ async def test_memory_descriptors_tasks_and_lag_stand_still_under_mixed_traffic_
         soak = Soak(PLAN, gateway, server, session, seed=seed)
         await soak.run()
         sys.stdout.write(told(soak))
-        require_that_nothing_is_lost(soak, await gateway.numbers(), await soak.jobs())
-        require_that_nothing_grows(soak)
-
-
-def require_that_nothing_is_lost(soak: Soak, numbers: dict[str, float], jobs: Counter[str]) -> None:
-    assert soak.broken() == []
-    assert soak.unhealed() == []
-    assert jobs == {"completed": len(soak.callers.jobs)}
-    assert numbers["hearth_requests_lost_total"] == 0
-    assert numbers["hearth_internal_faults_total"] == 0, soak.gateway.complaints()
-
-
-def require_that_nothing_grows(soak: Soak) -> None:
-    before, after = soak.before, soak.after
-    assert after.descriptors <= before.descriptors + SPARE
-    assert after.tasks <= before.tasks + SPARE
+        assert soak.broken() == []
+        assert soak.unhealed() == []
+        assert await soak.jobs() == {"completed": len(soak.callers.jobs)}
+        numbers = await gateway.numbers()
+        assert numbers["hearth_requests_lost_total"] == 0
+        assert numbers["hearth_internal_faults_total"] == 0, gateway.complaints()
+    assert soak.after.descriptors <= soak.before.descriptors + SPARE
+    assert soak.after.tasks <= soak.before.tasks + SPARE
     assert max(sample.wal_bytes for sample in soak.samples) <= WAL_MB * MB
-    assert LONG or after.rss_bytes - before.rss_bytes <= SHORT_GROWTH_MB * MB
     if LONG:
         assert mb_per_10k(soak.samples) <= GROWTH_MB
-        assert max(lags_s(soak.samples, PLAN.fault_every_s)) <= MOST_LAGS * max(lags_s(soak.idle, PLAN.fault_every_s))
-        quiet = lows(soak.samples, PLAN.fault_every_s)
-        assert climb([sample.descriptors for sample in quiet]) <= DRIFT
-        assert climb([sample.tasks for sample in quiet]) <= DRIFT
+    else:
+        assert soak.after.rss_bytes - soak.before.rss_bytes <= SHORT_GROWTH_MB * MB

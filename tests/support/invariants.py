@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, SwapReason, Unload
@@ -68,12 +69,16 @@ class DecisionChecker:
     def handle(self, fact: Input, now: float) -> list[Action]:
         """As `Scheduler.handle`, then judge. Raises InvariantBroken."""
         actions = self.scheduler.handle(fact, now)
+        self.judge(actions, now)
+        return actions
+
+    def judge(self, actions: Iterable[Action], now: float) -> None:
+        """Judge a decision that was just taken. Raises InvariantBroken."""
         check(self.state)
         for action in actions:
             self._judge(action)
         self._judge_starts([self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)])
         self._never_idle_beside_ready_work(now)
-        return actions
 
     def _judge(self, action: Action) -> None:
         state = self.state

@@ -20,7 +20,7 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
@@ -182,3 +182,15 @@ class LoopClock:
 
     def wall(self) -> float:
         return self._wall_at_start + self.monotonic()
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Has no threads: what would be done in one is done at once, so that one seed stays one story."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is to have it
+            done.set_exception(error)
+        return done
