@@ -22,6 +22,7 @@ from hearth.events import (
     ItemQueued,
     ItemResent,
 )
+from hearth.execution.request import Ticket
 from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, in_embedding_house, vector_in
 from tests.support.cases import for_each
@@ -30,6 +31,31 @@ from tests.support.fake_ollama import FakeOllama
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, settle
+
+
+@for_each(
+    ("keys", "script", "flushed"),
+    [
+        ({"max_inputs": 3, "max_wait_ms": 1000}, "abcdefgh", [(1, "alone", 0.0), (3, "full", 0.0), (3, "full", 0.0), (1, "idle", 0.6)]),
+        ({}, "ab . c . d", [(1, "alone", 0.0), (2, "timer", 0.05), (1, "timer", 0.11)]),
+        ({"max_wait_ms": 1000}, "abC", [(1, "alone", 0.0), (1, "other_model", 0.0), (1, "alone", 0.0)]),
+        ({"max_wait_ms": 10_000}, "abc drain", [(1, "alone", 0.0), (2, "stopping", 0.0)]),
+    ],
+)
+@in_virtual_time
+async def test_what_is_held_goes_when_it_is_full_or_old_or_in_the_way(keys: dict[str, float], script: str, flushed: list[Any]):
+    """A small letter is a call for one model and a large one for another; a dot is 0.03 s."""
+    async with EmbeddingHouse(**keys) as house:
+        tickets = dict[str, Ticket]()
+        for word in script.split():
+            if word == ".":
+                await sleep_until(house.now + 0.03)
+            elif word == "drain":
+                house.gateway.orders.drain()
+            else:
+                tickets |= {text: house.ask(text, "other" if text.isupper() else "emb") for text in word}
+        await check_all(tickets)
+        assert [(event.inputs, event.why, pytest.approx(event.at)) for event in house.events.of(EmbeddingsFlushed)] == flushed
 
 
 @in_embedding_house(max_wait_ms=1000.0)
@@ -44,40 +70,6 @@ async def test_a_lone_call_goes_at_once_as_it_was_sent_and_those_that_come_meanw
     assert house.now == pytest.approx(2 * SERVICE_S)
     flushed = house.events.of(EmbeddingsFlushed)
     assert [(event.inputs, event.why, event.held_s) for event in flushed] == [(1, "alone", 0.0), (3, "idle", pytest.approx(SERVICE_S))]
-
-
-@in_embedding_house(max_inputs=3, max_wait_ms=1000.0)
-async def test_a_full_call_goes_without_waiting(house: EmbeddingHouse):
-    tickets = {text: house.ask(text) for text in "abcdefgh"}
-    await settle()
-    whys = [event.why for event in house.events.of(EmbeddingsFlushed)]
-    assert whys == ["alone", "full", "full"]
-    await check_all(tickets)
-    assert house.sent() == [["a"], ["b", "c", "d"], ["e", "f", "g"], ["h"]]
-
-
-@in_embedding_house()
-async def test_nobody_is_held_back_longer_than_the_timer(house: EmbeddingHouse):
-    tickets = {"a": house.ask("a"), "b": house.ask("b")}
-    await sleep_until(0.03)
-    tickets["c"] = house.ask("c")
-    await sleep_until(0.06)
-    tickets["d"] = house.ask("d")
-    await check_all(tickets)
-    flushed = [(event.inputs, event.why, event.at) for event in house.events.of(EmbeddingsFlushed)]
-    assert flushed == [(1, "alone", 0.0), (2, "timer", 0.05), (1, "timer", pytest.approx(0.11))]
-
-
-@in_embedding_house(max_wait_ms=1000.0)
-async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_in_order(house: EmbeddingHouse):
-    tickets = {text: house.ask(text) for text in "ab"} | {"c": house.ask("c", "other")}
-    await settle()
-    assert [(event.model, event.why) for event in house.events.of(EmbeddingsFlushed)] == [
-        ("emb:latest", "alone"),
-        ("emb:latest", "other_model"),
-        ("other:latest", "alone"),
-    ]
-    await check_all(tickets)
 
 
 @for_each(
@@ -199,16 +191,6 @@ async def test_the_last_one_to_leave_ends_the_call(house: EmbeddingHouse, at):
     assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
     await sleep_until(1.0)
     assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
-
-
-@in_embedding_house(max_wait_ms=1000.0)
-async def test_who_leaves_while_held_leaves_nothing_behind(house: EmbeddingHouse):
-    first, second = house.ask("a"), house.ask("b")
-    second.reply.abandon()
-    await vector_in(first)
-    await settle()
-    assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
-    assert [*house.gateway.embeddings._underway, *house.gateway.embeddings._held, *house.gateway.embeddings._seats] == []
 
 
 @in_embedding_house(max_inputs=3)
@@ -373,14 +355,6 @@ async def test_a_full_queue_refuses_all_who_wait_for_the_call_each_with_an_error
     assert all(isinstance(error, HearthError) and error.retry_after_s for error in errors)
     await sleep_until(1.0)
     assert house.gateway.embeddings.status() == {"held": 0, "calls_under_way": 0}
-
-
-@in_embedding_house(max_wait_ms=10_000.0)
-async def test_a_drain_sends_what_is_held(house: EmbeddingHouse):
-    tickets = {text: house.ask(text) for text in "abc"}
-    house.gateway.orders.drain()
-    assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
-    await check_all(tickets)
 
 
 @in_embedding_house(parallel=2, max_wait_ms=10_000.0)

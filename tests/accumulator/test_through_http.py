@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.events import EmbeddingsParted, ItemEnded
-from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, KEYS, Home, house_settings, open_home
+from hearth.events import EmbeddingsParted
+from tests.clients.home import ADMIN_KEY, EMBEDDER, KEYS, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
 CALLERS = 64
@@ -65,23 +65,6 @@ def tokens(said: Any) -> int:
     return count
 
 
-async def test_each_request_counts_for_its_own_caller(home):
-    async with aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
-        keys = [ADMIN_KEY, FRIEND_KEY] * 8
-        answers = await asyncio.gather(
-            *(ask(session, f"{home.url}/api/embed", text, key) for text, key in zip(TEXTS, keys, strict=False)),
-        )
-    assert len({headers["X-Request-Id"] for headers, _ in answers}) == 16
-    assert any(int(headers.get("X-Hearth-Merged", 1)) > 1 for headers, _ in answers)
-    assert {caller: used.minute for caller, used in home.gateway.rate_limiter.get_all_usage(home.gateway.clock.monotonic()).items()} == {
-        "owner": 8,
-        "friend": 8,
-    }
-    ends = home.events.of(ItemEnded)
-    assert sorted(end.caller for end in ends) == ["friend"] * 8 + ["owner"] * 8
-    assert len({end.sequence for end in ends}) == 16
-
-
 async def test_an_input_that_is_too_long_is_refused_alone(home):
     texts = [*TEXTS[:15], "word " * 5000]
     async with aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
@@ -93,13 +76,3 @@ async def test_an_input_that_is_too_long_is_refused_alone(home):
                 return answer.status
 
         assert await asyncio.gather(*map(status_of, texts)) == [200] * 15 + [400]
-
-
-async def test_the_official_clients_do_not_notice(home):
-    async with asyncio.timeout(WITHIN_S), home.native(ADMIN_KEY) as native, home.gpt(ADMIN_KEY) as gpt:
-        said = await asyncio.gather(*(native.embed(EMBEDDER, text) for text in TEXTS[:16]))
-        other = await asyncio.gather(*(gpt.embeddings.create(model=EMBEDDER, input=text) for text in TEXTS[:16]))
-    assert len({tuple(each.embeddings[0]) for each in said}) == 16
-    for one, two in zip(said, other, strict=True):
-        assert [*one.embeddings[0]] == pytest.approx(two.data[0].embedding, rel=1e-6)
-        assert two.data[0].index == 0

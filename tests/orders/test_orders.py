@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import ModelSettings
-from hearth.errors import Draining, ModelNotFound, OrderRefused, ShuttingDown
+from hearth.errors import Draining, OrderRefused
 from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
@@ -98,25 +98,6 @@ async def test_a_pause_lets_others_wait_and_the_house_goes_on(house: House):
     assert text_of(await body_of(theirs)) == FULL_TEXT
 
 
-@in_house("a", resident=("a",))
-async def test_the_status_shows_the_orders_and_since_when(house: House):
-    wall_s = house.gateway.clock.wall()
-    await house.gateway.orders.pin("a")
-    house.gateway.orders.pause()
-    house.gateway.orders.drain()
-    assert house.worker.get_status()["orders"] == {
-        "draining": True,
-        "paused": ["external"],
-        "pinned": A,
-        "loads": [],
-        "unloads": [],
-        "since": {"pinned": wall_s, "paused": wall_s, "draining": wall_s},
-    }
-    house.gateway.orders.resume()
-    house.gateway.orders.unpin()
-    assert house.gateway.orders.shown()["since"] == {}
-
-
 @in_house("a", "b", resident=("a",))
 async def test_an_order_that_is_given_twice_is_given_once(house: House):
     orders = house.gateway.orders
@@ -159,15 +140,6 @@ async def test_who_watches_the_status_sees_a_drain_begin_and_end(house: House):
         assert house.worker.decisions() > seen
 
 
-@in_house("a")
-async def test_a_model_that_is_not_installed_cannot_be_ordered(house: House):
-    orders = house.gateway.orders
-    for order in (orders.pin, orders.load, orders.unload):
-        with pytest.raises(ModelNotFound):
-            await order("nope")
-    assert given(house) == []
-
-
 @in_virtual_time
 async def test_what_could_never_be_is_refused_with_the_reason():
     sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=20.0), "huge:latest": ModelSettings(vram_gb=99.0)}
@@ -200,11 +172,3 @@ async def test_a_model_that_is_used_or_asked_for_is_not_unloaded(house: House):
     await orders.unload("b")
     await sleep_until(60.0)
     assert not house.worker.scheduler.state.residency.residents
-
-
-@in_house("a", resident=("a",))
-async def test_the_door_is_shut_while_the_gateway_stops(house: House):
-    house.gateway.orders.check_open()
-    await house.gateway.stop()
-    with pytest.raises(ShuttingDown):
-        house.gateway.orders.check_open()
