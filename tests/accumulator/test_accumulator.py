@@ -43,7 +43,7 @@ from tests.worker.house import body_of, settle
     ],
 )
 @in_virtual_time
-async def test_what_is_held_goes_when_it_is_full_or_old_or_in_the_way(keys: dict[str, float], script: str, flushed: list[Any]):
+async def test_what_is_held_goes_when_it_is_full_or_old_or_in_the_way(keys: dict[str, Any], script: str, flushed: list[Any]):
     """A small letter is a call for one model and a large one for another; a dot is 0.03 s."""
     async with EmbeddingHouse(**keys) as house:
         tickets = dict[str, Ticket]()

@@ -87,7 +87,6 @@ class Schedule(Shell):
         self.accepted = self.promotions = self.loads = self.starts = self.orders = 0
         self.paused = self.draining = False
         self.pinned: str | None = None
-        self.reserved: dict[str, float | None] = {}
         self.actions: list[Action] = []
 
     def run(self) -> None:
@@ -287,9 +286,8 @@ class Schedule(Shell):
                 assert self.state.entries[sequence].forwarded
             case Requeue(sequence=sequence, interrupts=interrupts):
                 self.in_vain[sequence] += interrupts > 0
-            case Load(model=model):
+            case Load():
                 self.loads += 1
-                self.reserved[model] = self.state.residency.residents[model].reserved_mib
             case Promote():
                 self.promotions += 1
             case _:
@@ -299,11 +297,9 @@ class Schedule(Shell):
         waiting = list(self.state.waiting.all_entries())
         self.ages_are_right(waiting)
         self.nothing_is_left_lying(waiting)
-        self.reservations_stay()
         started = [self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)]
         if started:
             self.bands_come_first(waiting, started)
-            self.rounds_are_right(waiting, started)
         for action in actions:
             if isinstance(action, Load):
                 self.load_is_wanted(action, waiting)
@@ -360,46 +356,6 @@ class Schedule(Shell):
             assert self.is_reading(resident, entry.band, []), f"{entry.item.sequence} could have started at {self.now}"
             assert self.timer is not None, "nobody looks when the round is over"
             assert self.timer <= self.now + sum(PROMPTS) / 1000.0, "nobody looks when the round is over"
-
-    def reservations_stay(self) -> None:
-        """Rule 8: what was reserved for a load is kept while the model stays, and gone with it."""
-        residents = self.state.residency.residents
-        for model in self.reserved.keys() - residents.keys():
-            del self.reserved[model]
-        for model, reserved_mib in self.reserved.items():
-            assert residents[model].reserved_mib == reserved_mib, f"{model} was loaded with {reserved_mib} MiB"
-            assert reserved_mib is None or reserved_mib > 0
-
-    def rounds_are_right(self, waiting: list[Entry], started: list[Entry]) -> None:
-        """Rule 9, where all that starts on a model comes from one line."""
-        packing = self.settings.scheduling.packing
-        budget = packing.prefill_max_tokens or (2048 if packing.mode is PackingMode.PACK else None)
-        for name in {entry.model for entry in started}:
-            mine = [entry for entry in started if entry.model == name]
-            resident, slots = self.state.residency.residents[name or ""], self.settings.parallel(name or "")
-            if budget is None or slots == 1:
-                continue
-            for entry in mine:
-                others = [other for other in mine if other.band >= entry.band]
-                assert not self.is_reading(resident, entry.band, others), f"{entry.item.sequence} starts into a round"
-            if len({(entry.band, entry.item.model) for entry in mine}) == 1:
-                free = slots - len(resident.running) + len(mine)
-                expected = self.round_of(mine[0], mine + waiting, free, budget)
-                assert [entry.item.sequence for entry in mine] == expected, f"a round of {expected} was to start"
-
-    def round_of(self, head: Entry, entries: list[Entry], free: int, budget: int) -> list[int]:
-        """Who is to start: the rule told once more, by trying one item after the other."""
-        packing, model = self.settings.scheduling.packing, head.model or ""
-        line = sorted((e for e in entries if (e.band, e.item.model) == (head.band, head.item.model)), key=lambda e: e.key)
-        every, number = packing.force_fifo_every, self.state.rounds[model, head.band]
-        chosen: list[Entry] = []
-        in_order = packing.mode is PackingMode.FIFO or free == 1 or (every > 0 and number % every == 0)
-        for entry in line[:free] if in_order else sorted(line[: packing.lookahead], key=lambda e: e.item.prompt_tokens):
-            if len(chosen) < free and sum(e.item.prompt_tokens for e in [*chosen, entry]) <= budget:
-                chosen.append(entry)
-            elif in_order:
-                break
-        return [int(entry.item.sequence) for entry in line if entry in (chosen or line[:1])]
 
     def load_is_wanted(self, action: Load, waiting: list[Entry]) -> None:
         """A swap for somebody who waits is for somebody who may start."""
