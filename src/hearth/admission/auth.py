@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -182,19 +181,20 @@ class BodyRoom:
     """
 
     def __init__(self) -> None:
-        self._by_lane = Counter[Lane]()
-        self._by_caller = Counter[str]()
+        self._by_lane = dict.fromkeys(Lane, 0)
+        self._by_caller: dict[str, int] = {}
 
     def take(self, lane: Lane, caller: str, more_bytes: int, limit_bytes: int) -> None:
         """Hold more bytes, or less where `more_bytes` is negative. Raises NoRoomForBodies; then nothing is counted."""
-        free_bytes = limit_bytes - self._by_lane.total() - more_bytes
+        own_bytes = self._by_caller.get(caller, 0) + more_bytes
+        free_bytes = limit_bytes - sum(self._by_lane.values()) - more_bytes
         if lane is Lane.EXTERNAL:
             external_free_bytes = limit_bytes * 3 // 4 - self._by_lane[lane] - more_bytes
-            free_bytes = min(free_bytes, external_free_bytes - self._by_caller[caller] - more_bytes)
+            free_bytes = min(free_bytes, external_free_bytes - own_bytes)
         if free_bytes < 0 < more_bytes:
             raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S)
         self._by_lane[lane] += more_bytes
         if lane is Lane.EXTERNAL:
-            self._by_caller[caller] += more_bytes
-            if not self._by_caller[caller]:
+            self._by_caller[caller] = own_bytes
+            if not own_bytes:
                 del self._by_caller[caller]

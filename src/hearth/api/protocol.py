@@ -184,27 +184,28 @@ class HttpConnection(HttpToolsProtocol):
             self._read_on()
 
     def _read_on(self) -> None:
+        progressed = False
         while self._unread and not self.transport.is_closing():
             if self._reading is Reading.NOTHING:
                 if not self.cycle.response_complete:
                     break
-                self._begin_head()
+                self._reading = Reading.HEAD
+                self._unset_keepalive_if_required()
             size = self._next_piece_bytes()
             if not size:
                 break
             piece = bytes(self._unread[:size])
             del self._unread[:size]
             self._parse(piece)
+            progressed = True
+        if self._reading is Reading.HEAD and self._deadline is None:  # not a later one with every piece of it
+            self._expect_within(self._deadlines.header_s)
+        elif self._reading is Reading.BODY and progressed and not self._outgoing.lingering and not self.transport.is_closing():
+            self._expect_within(self._deadlines.body_s)
         if len(self._unread) > HEAD_LIMIT_BYTES:
             self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
         elif not self.flow.read_paused:
             self.transport.resume_reading()
-
-    def _begin_head(self) -> None:
-        self._reading = Reading.HEAD
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-        self._expect_within(self._deadlines.header_s)
 
     def _next_piece_bytes(self) -> int:
         """How much can be parsed without beginning a second request; 0 where more has to come first, so that a whole head is bounded."""
@@ -230,8 +231,6 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._framing_bytes > HEAD_LIMIT_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
             self.transport.abort()
-        if self._reading is Reading.BODY and not self._outgoing.lingering and not self.transport.is_closing():
-            self._expect_within(self._deadlines.body_s)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""

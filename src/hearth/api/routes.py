@@ -6,6 +6,7 @@ and only `/healthz` and the dashboard's own files, which hold no data, are open 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -35,6 +36,7 @@ from hearth.types import Dialect
 
 _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
+_ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 
 Handler = Callable[[Request, Identity, Body], Awaitable[None]]
 Endpoint = Callable[..., Any]
@@ -205,8 +207,6 @@ def is_odd(path: str, target: str) -> bool:
 
     Only a model name in `/v1/models/{name}` may contain an escape, since clients write `:` and `/` as one.
     """
-    if not path.startswith("/") or not path.isprintable() or any(each in path for each in ("//", ";", "\\")):
-        return True
-    if "/../" in f"{path}/" or "/./" in f"{path}/":
+    if not path.startswith("/") or not path.isprintable() or _ODD.search(path):
         return True
     return "%" in target.partition("?")[0] and not target.startswith("/v1/models/")

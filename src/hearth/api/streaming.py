@@ -16,7 +16,7 @@ from hearth.dialects.ollama import error_text
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import Signs, stream_headers
 from hearth.errors import BackendError, HearthError
-from hearth.execution.request import ReplyHead, Ticket
+from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
 from hearth.types import Headers
 
@@ -36,7 +36,7 @@ class Relay:
         self._streaming = streaming
         self._rewritten = rewritten
         self._disconnected = self._sending = self._complete = False
-        self._was_sent = True
+        self._was_sent = False
         """Something of the answer, since the last look."""
         self._has_length = False
         """The answer was begun with a declared length."""
@@ -51,7 +51,7 @@ class Relay:
         disconnected = self._request.disconnected
         disconnected.add_done_callback(self._abandon)
         try:
-            await self._answer(await self._head())
+            await self._answer()
         except HearthError as error:
             await self._fail(error)
         finally:
@@ -66,31 +66,23 @@ class Relay:
             self._ticket.reply.abandon()
             self._worker.leave(self._ticket.sequence)
 
-    async def _head(self) -> ReplyHead:
-        wait_s = self._keepalive.after_s if self._streaming else None
-        while True:
-            try:
-                async with asyncio.timeout(wait_s):
-                    return await self._ticket.reply.head()
-            except TimeoutError:
-                await self._keep_alive()
-                wait_s = self._keepalive.every_s
-
-    async def _answer(self, head: ReplyHead) -> None:
+    async def _answer(self) -> None:
         reply, answer = self._ticket.reply, self._request.answer
-        if answer.started:
-            if head.status >= 400:
-                raise BackendError(error_text(await reply.body()))
-        else:
-            self._has_length = b"content-length" in dict(head.headers)
-            await answer.head(head.status, (*head.headers, *self._headers()))
-            if reply.complete and self._has_length:
-                self._complete = True
-                await answer.end(reply.whole()[1])
-                return
-        if self._streaming:
-            self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._check_idle)
+        self._check_after(self._keepalive.after_s)
         try:
+            head = await reply.head()
+            if answer.started:
+                if head.status >= 400:
+                    raise BackendError(error_text(await reply.body()))
+            else:
+                self._has_length = b"content-length" in dict(head.headers)
+                await answer.head(head.status, (*head.headers, *self._headers()))
+                if reply.complete and self._has_length:
+                    self._complete = True
+                    await answer.end(reply.whole()[1])
+                    return
+            self._was_sent = True
+            self._check_after(self._keepalive.every_s)
             await self._pass_chunks()
         finally:
             if self._timer is not None:
@@ -124,12 +116,18 @@ class Relay:
             return headers
         return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
 
+    def _check_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._streaming:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._check_idle)
+
     def _check_idle(self) -> None:
         """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a keepalive is."""
         if not self._was_sent and (self._keeping_alive is None or self._keeping_alive.done()):
             self._keeping_alive = asyncio.ensure_future(self._keep_alive())
         self._was_sent = False
-        self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._check_idle)
+        self._check_after(self._keepalive.every_s)
 
     async def _keep_alive(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes. Nor while bytes of the answer wait."""

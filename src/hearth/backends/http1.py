@@ -144,9 +144,10 @@ class Answer:
         if self.status in REDIRECTS or not 200 <= self.status < 600:
             self._keep = False
             raise self._bad(f"answered {self.status}, which is not an answer.")
-        if any(_is_encoded(name, value) for name, value in self._fields):
-            self._keep = False
-            raise self._bad("encoded its answer although it was told not to.")
+        for name, value in self._fields:
+            if _is_encoded(name, value):
+                self._keep = False
+                raise self._bad("encoded its answer although it was told not to.")
 
     async def take(self) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.

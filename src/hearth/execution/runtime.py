@@ -70,8 +70,7 @@ class ChangeCounter:
 
     def note(self) -> None:
         self._number += 1
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._changed.set()
 
     def end(self) -> None:
         """Nothing will change any more: watchers see the last number and stop."""
@@ -88,6 +87,7 @@ class ChangeCounter:
             elif self._ended:
                 return
             else:
+                self._changed.clear()
                 await self._changed.wait()
 
 

@@ -77,6 +77,7 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self.lines: tuple[dict[str | None, list[Entry]], ...] = tuple({} for _ in Band)
+        self._counts = [0 for _ in Band]
 
     def __len__(self) -> int:
         return self.ahead_of(BANDS[-1])
@@ -93,6 +94,7 @@ class WaitingRoom:
             insort(line, entry, key=_key)
         else:
             line.append(entry)
+        self._counts[entry.band] += 1
         entry.place = _WAITING
 
     def remove(self, entry: Entry) -> None:
@@ -102,6 +104,7 @@ class WaitingRoom:
         del line[0 if line[0] is entry else bisect_left(line, entry.key, key=_key)]
         if not line:
             del lines[model]
+        self._counts[entry.band] -= 1
 
     def up_to(self, band: Band, model: str | None) -> int:
         """How many entries wait for exactly this model in this band or a more urgent one."""
@@ -113,7 +116,7 @@ class WaitingRoom:
 
     def ahead_of(self, band: Band) -> int:
         """How many entries wait in this band or a more urgent one: those before a newcomer to it."""
-        return sum([len(line) for lines in self.lines[: band + 1] for line in lines.values()])
+        return sum(self._counts[: band + 1])
 
     def models(self) -> tuple[str | None, ...]:
         """The models that anything waits for."""
