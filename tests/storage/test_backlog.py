@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.storage.writer import Backlog, Write
+from tests.support.cases import for_each
 
 GATHER_S = 60.0
 NOT_GATHERED_S = 30.0
@@ -23,33 +24,22 @@ def awaited() -> Write:
     return Write(run=lambda _: None, future=asyncio.get_running_loop().create_future())
 
 
-async def test_jobs_that_nobody_waits_for_are_taken_together_once_there_is_no_room_for_more():
-    backlog = Backlog(10, gather_s=GATHER_S)
-    backlog.add(awaited())
-    assert len(backlog.take(50, 5.0) or ()) == 1
-    began_at = monotonic()
+@for_each("somebody", [[False] * 10, [False, True]])
+async def test_what_nobody_waits_for_is_gathered_until_there_is_no_room_or_somebody_waits(somebody):
+    backlog, began_at = Backlog(10, gather_s=GATHER_S), monotonic()
     taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, 5.0))
-    for _ in range(10):
-        assert backlog.add(quiet())
-        await asyncio.sleep(0)
-    assert len(await taking or ()) == 10
+    for waits in somebody:
+        assert backlog.add(awaited() if waits else quiet())
+    assert len(await taking or ()) == len(somebody)
     assert monotonic() - began_at < NOT_GATHERED_S
 
 
-def test_a_backlog_without_room_takes_no_more_and_is_emptied_at_once():
-    backlog = Backlog(10, gather_s=GATHER_S)
-    began_at = monotonic()
-    assert [backlog.add(quiet()) for _ in range(11)] == [True] * 10 + [False]
-    assert len(backlog.take(50, 5.0) or ()) == 10
-    assert monotonic() - began_at < NOT_GATHERED_S
-
-
-async def test_a_job_that_somebody_waits_for_takes_the_others_along_at_once():
-    backlog = Backlog(100, gather_s=GATHER_S)
+async def test_closing_ends_the_gathering():
+    backlog, began_at = Backlog(100, gather_s=GATHER_S), monotonic()
     backlog.add(quiet())
-    backlog.add(awaited())
-    began_at = monotonic()
-    assert len(backlog.take(50, 5.0) or ()) == 2
+    backlog.close()
+    assert len(backlog.take(50, 5.0) or ()) == 1
+    assert backlog.take(50, 5.0) is None
     assert monotonic() - began_at < NOT_GATHERED_S
 
 
@@ -61,16 +51,6 @@ async def test_an_attempt_that_fails_after_all_was_given_up_finds_nobody_behind_
     assert backlog.take(1, 5.0) == jobs[:1]
     assert backlog.clear() == jobs[1:]
     assert backlog.put_back(jobs[:1]) == jobs[:1]
-
-
-async def test_closing_ends_the_gathering():
-    backlog = Backlog(100, gather_s=GATHER_S)
-    backlog.add(quiet())
-    backlog.close()
-    began_at = monotonic()
-    assert len(backlog.take(50, 5.0) or ()) == 1
-    assert backlog.take(50, 5.0) is None
-    assert monotonic() - began_at < NOT_GATHERED_S
 
 
 COMING = st.lists(st.booleans(), max_size=4)

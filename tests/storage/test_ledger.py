@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.settings import StorageSettings
 from hearth.storage.store import Store
 from hearth.types import Lane
+from tests.storage.conftest import opened
 from tests.storage.house import WALL
 from tests.support.cases import for_each
 
@@ -21,12 +21,6 @@ async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webu
     return await store.ledger.reserve(name, caller=caller, model="claude", reserved_usd=usd, at_wall_s=at_wall_s)
 
 
-async def test_an_id_is_reserved_once(store):
-    assert await reserve(store, "a", 1.0)
-    assert not await reserve(store, "a", 5.0)
-    assert await booked(store) == 1.0
-
-
 @for_each("first", [("settle", 0.25), ("release", 0.0)])
 @for_each("second", ["settle", "release"])
 async def test_a_reservation_counts_until_it_is_settled_or_released_and_ends_once(store, first, second):
@@ -36,15 +30,13 @@ async def test_a_reservation_counts_until_it_is_settled_or_released_and_ends_onc
     before = await booked(store)
     await reserve(store, name)
     assert await booked(store) == before + 1.0
+    assert not await reserve(store, name, 5.0)
+    assert not await store.ledger.settle("ghost", 1.0)
+    assert not await store.ledger.release("ghost")
+    assert await booked(store) == before + 1.0
     assert await end[how]()
     assert not await end[second]()
     assert await booked(store) == before + cost
-
-
-async def test_what_was_never_reserved_cannot_end(store):
-    assert not await store.ledger.settle("ghost", 1.0)
-    assert not await store.ledger.release("ghost")
-    assert await booked(store) == 0.0
 
 
 @pytest.mark.parametrize("usd", [-0.01, float("nan"), float("inf")])
@@ -65,19 +57,16 @@ async def test_a_spend_falls_into_exactly_one_of_adjoining_days_however_long_the
 
 
 async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_they_settled(tmp_path, clock):
-    path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
-    first = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    await reserve(first, "orphan", 4.0)
-    await reserve(first, "paid", 2.0)
-    await first.ledger.settle("paid", 1.5)
-    await first.close(5.0)
-    second = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    assert await booked(second) == 5.5
-    assert not await second.ledger.settle("orphan", 1.0)
-    await reserve(second, "mine", 1.0)
-    assert await second.ledger.settle_orphans() == 0
-    assert await second.ledger.settle("mine", 0.5)
-    await second.close(5.0)
+    async with opened(tmp_path / "hearth.db", clock) as first:
+        await reserve(first, "orphan", 4.0)
+        await reserve(first, "paid", 2.0)
+        await first.ledger.settle("paid", 1.5)
+    async with opened(tmp_path / "hearth.db", clock) as second:
+        assert await booked(second) == 5.5
+        assert not await second.ledger.settle("orphan", 1.0)
+        await reserve(second, "mine", 1.0)
+        assert await second.ledger.settle_orphans() == 0
+        assert await second.ledger.settle("mine", 0.5)
 
 
 async def test_what_is_booked_is_told_with_its_caller_and_lane(store):

@@ -9,12 +9,15 @@ import stat
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from hearth.errors import StorageRefused
+from hearth.cli import main
+from hearth.errors import StorageBusy, StorageRefused
 from hearth.storage.database import Reserve
-from hearth.storage.opening import database_path, tighten_own_directory
+from hearth.storage.opening import database_path, refusal, tighten_own_directory
 from tests.storage.house import Fuse, StoppedClock, open_database
 from tests.support.cases import for_each
 
@@ -76,16 +79,6 @@ def test_a_second_instance_is_refused_and_told_who_has_the_file(tmp_path):
     open_database(tmp_path / "hearth.db").close()
 
 
-def test_a_refused_start_lets_go_of_the_lock(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
-    whole = path.read_bytes()
-    path.write_bytes(b"")
-    with pytest.raises(StorageRefused):
-        open_database(path)
-    path.write_bytes(whole)
-    open_database(path).close()
-
-
 def newer(path: Path) -> None:
     with closing(sqlite3.connect(closed_database(path))) as connection:
         connection.execute("PRAGMA user_version = 999")
@@ -135,6 +128,9 @@ def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says
     with pytest.raises(StorageRefused, match=says):
         open_database(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"} == before
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        file.unlink(missing_ok=True)
+    open_database(path).close()  # the lock was let go
 
 
 @pytest.mark.parametrize("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
@@ -244,3 +240,40 @@ def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):
 )
 def test_the_default_place_is_the_state_directory_of_the_user(configured, environ, expected):
     assert database_path(configured, environ) == Path(expected)
+
+
+def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(tmp_path):
+    path = tmp_path / "hearth.db"
+    newer(path)
+    before = path.read_bytes()
+    for database, code, says in ((path, 2, f"Error: {path} was written by a newer Hearth"), (Path("/proc/hearth/x.db"), 2, "storage.path")):
+        result = serve(tmp_path, database)
+        assert (result.exit_code, says in result.stderr, "gateway_started" in result.stdout) == (code, True, False)
+    assert path.read_bytes() == before
+    path.unlink()
+    holder = open_database(path)
+    result = serve(tmp_path, path)
+    holder.close()
+    assert (result.exit_code, f"Error: {path} is in use by process" in result.stderr) == (1, True)
+
+
+@for_each(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_BUSY, StorageBusy),
+        (sqlite3.SQLITE_FULL, StorageBusy),
+        (sqlite3.SQLITE_READONLY, StorageRefused),
+        (sqlite3.SQLITE_CORRUPT, StorageRefused),
+    ],
+)
+def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, kind):
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    assert type(refusal(Path("hearth.db"), error)) is kind
+
+
+def serve(home: Path, database: Path) -> Any:
+    config = home / "llm_gateway.yaml"
+    config.write_text(f"storage: {{path: {database}}}\n")
+    environ = {"HOME": str(home), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
+    return CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")

@@ -15,20 +15,17 @@ from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.retention import copy_into
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
-from tests.storage.conftest import written
+from tests.storage.conftest import opened, written
 from tests.storage.house import Fuse, StoppedClock, open_database
 from tests.storage.samples import ended
 
 
 async def test_what_was_emitted_is_there_after_a_restart_under_its_own_epoch(tmp_path, clock):
-    path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
     for _ in range(2):
-        store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-        store.invocations.emit(ended(1))
-        assert await store.close(5.0)
-    store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    assert [(row.epoch, row.sequence) for row in await store.invocations.find(limit=50)] == [(2, 1), (1, 1)]
-    await store.close(5.0)
+        async with opened(tmp_path / "hearth.db", clock) as store:
+            store.invocations.emit(ended(1))
+    async with opened(tmp_path / "hearth.db", clock) as store:
+        assert [(row.epoch, row.sequence) for row in await store.invocations.find(limit=50)] == [(2, 1), (1, 1)]
 
 
 async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(tmp_path, clock):
@@ -53,24 +50,20 @@ async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(t
     await store.close(5.0)
 
 
-async def test_a_backup_of_a_live_store_is_whole_and_private(store, tmp_path):
+async def test_a_backup_of_a_live_store_is_whole_and_private_and_overwrites_nothing(store, tmp_path):
     for sequence in range(20):
         store.invocations.emit(ended(sequence))
     await written(store)
     target = tmp_path / "backup.db"
     await store.back_up(target)
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    before = target.read_bytes()
+    with pytest.raises(FileExistsError):
+        await store.back_up(target)
+    assert target.read_bytes() == before
     copy = open_database(target)
     assert copy.connection().execute("SELECT COUNT(*) FROM invocation_log").fetchone()[0] == 20
     copy.close()
-
-
-async def test_a_backup_overwrites_nothing(store, tmp_path):
-    target = tmp_path / "precious.txt"
-    target.write_text("precious")
-    with pytest.raises(FileExistsError):
-        await store.back_up(target)
-    assert target.read_text() == "precious"
 
 
 def test_a_backup_that_fails_leaves_no_half_of_one(tmp_path):
@@ -130,5 +123,5 @@ async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_ba
     fuse.repair()
     if isinstance(result, Store):
         await result.close(5.0)
-    store = await Store.open(path, settings, clock=StoppedClock(), listener=lambda health: None)
-    assert await store.close(5.0)
+    async with opened(path, StoppedClock()):
+        pass

@@ -1,17 +1,17 @@
-"""One row per finished item, and the questions that are asked about them."""
+"""One row per finished item and per swap, what was learned, and the questions that are asked about them."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from hearth.clock import new_id
 from hearth.events import BackendWentDown
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, Lane, Outcome
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, Lane, LoggedSwap, Outcome
 from tests.storage.conftest import written
 from tests.storage.house import WALL
-from tests.storage.samples import ended, queued
+from tests.storage.samples import ended, queued, swap_failed, swapped
 
 
 async def test_a_row_says_what_the_event_said_with_calendar_instants(store):
@@ -25,8 +25,8 @@ async def test_a_row_says_what_the_event_said_with_calendar_instants(store):
 
 
 async def test_an_event_that_is_written_twice_is_one_row(store):
-    store.invocations.emit(ended(1))
-    store.invocations.emit(ended(1, caller="other"))
+    for event in (ended(1), ended(1, caller="other"), BackendWentDown(at=0.0, reason="refused")):
+        store.invocations.emit(event)
     await written(store)
     assert [row.caller for row in await store.invocations.find(limit=50)] == ["webui"]
 
@@ -34,12 +34,6 @@ async def test_an_event_that_is_written_twice_is_one_row(store):
 async def test_a_question_is_answered_with_what_ended_just_before_it(store):
     store.invocations.emit(ended(1))
     assert [row.sequence for row in await store.invocations.find(limit=50)] == [1]
-
-
-async def test_other_events_leave_no_row(store):
-    store.invocations.emit(BackendWentDown(at=0.0, reason="refused"))
-    await written(store)
-    assert await store.invocations.find(limit=50) == ()
 
 
 async def test_text_that_no_database_takes_is_escaped_instead_of_lost(store):
@@ -131,3 +125,46 @@ async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_star
     store.invocations.emit(ended(1, request_id=request_id))
     await written(store)
     assert await store.invocations.admissions_since(WALL - 115.0) == ((("webui", WALL - 10.0),) if counts else ())
+
+
+async def test_swaps_are_listed_latest_first_with_what_became_of_them_equal_ones_twice(store):
+    for event in (swapped(at=990.0), swapped(at=990.0), ended(1), swap_failed()):
+        store.swaps.emit(event)
+    await written(store)
+    failed = LoggedSwap(
+        ended_wall_s=WALL, from_models=(), to_model="c:3", swap_s=120.0, vram_mib=None, offloaded=None, failed=True, reason="swap_timeout"
+    )
+    done = replace(
+        failed, ended_wall_s=WALL - 10.0, from_models=("a:1", "b:2"), swap_s=4.0, vram_mib=9000.0, offloaded=True, failed=False, reason=""
+    )
+    for wanted, found in (
+        ((0.0, None, 10), (failed, done, done)),
+        ((0.0, None, 1), (failed,)),
+        ((0.0, None, -1), ()),
+        ((WALL, None, 10), (failed,)),
+        ((0.0, WALL - 10.0, 10), (done, done)),
+    ):
+        since, until, limit = wanted
+        assert await store.invocations.swaps(since_wall_s=since, until_wall_s=until, limit=limit) == found
+
+
+async def test_the_last_document_of_a_name_is_kept(store):
+    store.estimates.save("swaps", {"a": 1.5})
+    store.estimates.save("swaps", {"a": [2, None, {"b": True}]})
+    store.estimates.save("services", {})
+    await written(store)
+    assert await store.estimates.load("swaps") == {"a": [2, None, {"b": True}]}
+    assert await store.estimates.load("services") == {}
+    assert await store.estimates.load("unknown") is None
+
+
+@pytest.mark.parametrize("document", [{"a": object()}, {"a": float("nan")}])
+async def test_only_plain_values_are_taken(store, document):
+    with pytest.raises((TypeError, ValueError)):
+        store.estimates.save("swaps", document)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+async def test_a_document_that_cannot_be_read_counts_as_never_learned(store, text):
+    await store.writer.submit(lambda connection: connection.execute("INSERT INTO estimates VALUES ('swaps', ?, 0)", (text,)).rowcount)
+    assert await store.estimates.load("swaps") is None
