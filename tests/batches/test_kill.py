@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.batches.house import requests_of
-from tests.reliability.emulated import Process, some
+from tests.reliability.served import Process, some
 from tests.support.patience import WITHIN_S
 
 REQUESTS = 30

@@ -1,4 +1,4 @@
-"""One `hearth serve` as an owner starts it, in front of a model server that takes its time, with another environment or under a tracer."""
+"""`hearth serve` with a store as a process of its own: with the emulator, or as an owner starts it in front of a model server."""
 
 from __future__ import annotations
 
@@ -7,76 +7,112 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Self
+from types import MappingProxyType
+from typing import Any
 
 from tests.reliability.model_server import ModelServer
 from tests.support.patience import WITHIN_S
+from tests.support.processes import started
 
 CONFIG = """
 gpu: {{home_model: "", nvml: false}}
 backend: {{mode: ollama}}
 ollama: {{url: "{url}"}}
 rate_limits: {{default: {{requests_per_minute: 100000000, requests_per_hour: 100000000}}}}
-storage: {{path: "{path}", reserve_mib: 0}}
 server: {{log_format: json, shutdown_grace_s: 0.05}}
 """
+NOTHING: Mapping[str, str] = MappingProxyType({})
+Phase = Callable[[list[dict[str, Any]]], bool]
 
 
-class Served:
-    """For the time of the block."""
+def of(said: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [line for line in said if line["event"] == event]
 
-    def __init__(self, directory: Path, *, environ: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> None:
-        self.path = directory / "hearth.db"
-        self.model = ModelServer()
-        self.url = ""
-        self._config = directory / "config.yaml"
-        self._environ = {**os.environ, **(environ or {})}
-        serve = (sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--port", "0", "--config", str(self._config))
-        self._command = (*before, *serve)
-        self._process: asyncio.subprocess.Process
-        self._reading: asyncio.Task[None]
 
-    async def __aenter__(self) -> Self:
-        await self.model.__aenter__()
-        self._config.write_text(CONFIG.format(url=self.model.url, path=self.path))
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=self._environ, stdout=asyncio.subprocess.PIPE, start_new_session=True
-        )
-        assert self._process.stdout is not None
-        try:
-            self.url = await self._url_in(self._process.stdout)
-        except BaseException:
-            await self._end(signal.SIGKILL)
-            raise
-        self._reading = asyncio.ensure_future(self._read_on(self._process.stdout))
-        return self
+def some(event: str, count: int) -> Phase:
+    return lambda said: len(of(said, event)) >= count
 
-    async def _url_in(self, output: asyncio.StreamReader) -> str:
+
+class Process:
+    """A gateway and what it logged; `start_s`: what it took until it said its address."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[dict[str, Any]] = []
+        self.moved = asyncio.Event()
+        self.start_s = 0.0
+        self._began_at = time.monotonic()
+        self._reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        directory: Path,
+        config: str,
+        *,
+        options: Sequence[str] = ("--emulator",),
+        environ: Mapping[str, str] = NOTHING,
+        before: Sequence[str] = (),
+    ) -> AsyncIterator[Process]:
+        """For the time of the block; its file is `hearth.db` in the directory. `before`: a program that runs it."""
+        file = directory / "config.yaml"
+        file.write_text(f"{config}storage: {{path: {directory / 'hearth.db'}, reserve_mib: 0}}\n")
+        serve = (sys.executable, "-c", "from hearth.cli import main; main()", "serve", *options, "--port", "0", "--config", str(file))
+        pipes: dict[str, Any] = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL, "limit": 1 << 20}
+        environ = {"HOME": str(directory), "PATH": "", **environ}
+        async with started(*before, *serve, cwd=directory, env=environ, start_new_session=True, **pipes) as process:
+            try:
+                yield cls(process)
+            finally:
+                with suppress(ProcessLookupError):  # a tracer, and what it traces
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if line.endswith(b"\n"):
+                self.said.append(json.loads(line))
+                self.moved.set()
+
+    async def until(self, phase: Phase) -> None:
+        """Wait for what the log says."""
         async with asyncio.timeout(WITHIN_S):
-            while line := await output.readline():
-                if b"gateway_started" in line:
-                    return str(json.loads(line)["url"])
-        raise AssertionError("it did not start")
+            while not phase(self.said):
+                self.moved.clear()
+                await self.moved.wait()
 
-    async def _read_on(self, output: asyncio.StreamReader) -> None:
-        while await output.readline():
-            pass
+    async def url(self) -> str:
+        await self.until(some("gateway_started", 1))
+        self.start_s = time.monotonic() - self._began_at
+        return str(of(self.said, "gateway_started")[0]["url"])
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._end(signal.SIGTERM)
+    async def ended_s(self, by: signal.Signals, code: int) -> float:
+        """Send a signal; the seconds until the process is gone with this code."""
+        began_at = time.monotonic()
+        os.killpg(self.process.pid, by)
+        assert await asyncio.wait_for(self.process.wait(), WITHIN_S) == code
+        took_s = time.monotonic() - began_at
         await self._reading
+        return took_s
 
-    async def _end(self, by: signal.Signals) -> None:
-        """With all of its group, which a tracer and what it traces are; what does not end in time is killed."""
-        try:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, by)
-            async with asyncio.timeout(WITHIN_S):
-                await self._process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self.model.__aexit__()
+    async def stopped_s(self) -> float:
+        """Ask it to stop. It must end by itself, and well."""
+        took_s = await self.ended_s(signal.SIGTERM, 0)
+        assert of(self.said, "internal_fault") == []
+        return took_s
+
+
+@asynccontextmanager
+async def served(directory: Path, *, environ: Mapping[str, str], before: Sequence[str] = ()) -> AsyncIterator[str]:
+    """The address of a gateway in front of a model server that takes its time; it ends in order, with what runs it."""
+    async with ModelServer() as model:
+        config = CONFIG.format(url=model.url)
+        async with Process.start(directory, config, options=(), environ=environ, before=before) as gateway:
+            yield await gateway.url()
+            os.killpg(gateway.process.pid, signal.SIGTERM)
+            await asyncio.wait_for(gateway.process.wait(), WITHIN_S)

@@ -14,7 +14,7 @@ import pytest
 from tests.reliability.client import Caller, History, Wish
 from tests.reliability.judge import Judge, asked
 from tests.reliability.nursery import Nursery
-from tests.reliability.served import Served
+from tests.reliability.served import served
 from tests.reliability.shim import Fault, built
 from tests.storage.house import open_database
 
@@ -29,8 +29,8 @@ JOBS_PER_POSITION = 3
 async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again(tmp_path, error):
     with Fault(built(tmp_path), tmp_path) as fault:
         history = History()
-        async with Served(tmp_path, environ=fault.environ) as gateway:
-            with closing(Caller(gateway.url, history)) as caller:
+        async with served(tmp_path, environ=fault.environ) as url:
+            with closing(Caller(url, history)) as caller:
                 for nth in range(1, POSITIONS):
                     fault.arm(nth, error)
                     wishes = [Wish(key=f"hold-{nth}-{n}") for n in range(JOBS_PER_POSITION)]
@@ -45,7 +45,7 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
                 else:
                     pytest.fail("there was always something left to fail")
         assert nth > JOBS_PER_POSITION
-        kept = Judge(path=gateway.path, history=history).look()
+        kept = Judge(path=tmp_path / "hearth.db", history=history).look()
         assert len(kept) == len(history.wanted) == nth * JOBS_PER_POSITION
         assert error == errno.ENOSPC or history.refused > 0
 
@@ -54,8 +54,8 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
 async def test_a_job_without_a_key_that_was_refused_while_the_disk_failed_is_not_there_when_it_is_well_again(tmp_path):
     with Fault(built(tmp_path), tmp_path) as fault:
         history = History()
-        async with Served(tmp_path, environ=fault.environ) as gateway:
-            with closing(Caller(gateway.url, history)) as caller:
+        async with served(tmp_path, environ=fault.environ) as url:
+            with closing(Caller(url, history)) as caller:
                 for nth in range(1, POSITIONS):
                     fault.arm(nth, lasting=True)
                     taken = await caller.submit(Wish(key=f"hold-{nth}-once"), keyed=False)
@@ -67,7 +67,7 @@ async def test_a_job_without_a_key_that_was_refused_while_the_disk_failed_is_not
                 else:
                     pytest.fail("there was always something left to fail")
         assert history.refused > 0
-        assert {row["id"] for row in asked(gateway.path, "SELECT id FROM jobs")} == set(history.accepted.values())
+        assert {row["id"] for row in asked(tmp_path / "hearth.db", "SELECT id FROM jobs")} == set(history.accepted.values())
 
 
 @pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.reliability.emulated import Phase, Process, of, some
+from tests.reliability.served import Phase, Process, of, some
 from tests.support.patience import WITHIN_S
 
 GRACE_S = 1.0

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from tests.reliability.client import Caller, History, Wish
-from tests.reliability.served import Served
+from tests.reliability.served import served
 from tests.reliability.shim import built
 
 ACKNOWLEDGED = 200
@@ -36,12 +36,12 @@ def require_synced_first(events: Iterable[tuple[str, Sequence[str]]], accepted: 
     assert acknowledged == accepted
 
 
-async def accepted_by(gateway: Served) -> set[str]:
+async def accepted_by(url: str) -> set[str]:
     """The ids of so many jobs."""
     history = History()
 
     async def ask(number: int) -> None:
-        caller = Caller(gateway.url, history)
+        caller = Caller(url, history)
         for n in range(ACKNOWLEDGED // CALLERS):
             assert await caller.submit(Wish(key=f"{number}-{n}"))
         caller.close()
@@ -59,8 +59,8 @@ def test_the_check_itself_sees_an_answer_that_came_too_early():
 async def test_every_acknowledgement_follows_a_sync_of_its_job(tmp_path):
     log = tmp_path / "order"
     environ = {"LD_PRELOAD": str(built(tmp_path)), "SHIM_LOG": str(log)}
-    async with Served(tmp_path, environ=environ) as gateway:
-        accepted = await accepted_by(gateway)
+    async with served(tmp_path, environ=environ) as url:
+        accepted = await accepted_by(url)
     lines = [line.split() for line in log.read_text().splitlines()]
     require_synced_first([(words[0], words[1:]) for words in lines], accepted)
 
@@ -76,8 +76,8 @@ def strace() -> str:
 async def test_strace_sees_the_same(tmp_path, strace):
     trace = tmp_path / "trace"
     calls = "trace=pwrite64,fdatasync,fsync,write"
-    async with Served(tmp_path, before=[strace, "-f", "-qq", "-s", "65536", "-e", calls, "-o", str(trace)]) as gateway:
-        accepted = await accepted_by(gateway)
+    async with served(tmp_path, environ={}, before=[strace, "-f", "-qq", "-s", "65536", "-e", calls, "-o", str(trace)]) as url:
+        accepted = await accepted_by(url)
     require_synced_first(_events(trace.read_text().splitlines()), accepted)
 
 
