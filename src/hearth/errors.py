@@ -83,14 +83,14 @@ MethodNotAllowed = _kind(CallerError, "MethodNotAllowed", "method_not_allowed", 
 KeyReused = _kind(CallerError, "KeyReused", "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
 OrderRefused = _kind(CallerError, "OrderRefused", "order_refused", 409, "This command is not possible now.")
 TooExpensive = _kind(CallerError, "TooExpensive", "too_expensive", 400, "This request could cost more than one request may.")
-NotServed = _kind(CallerError, "NotServed", "not_served", 501, "Hearth does not serve this address of Ollama. Ask Ollama itself.")
+NotServed = _kind(CallerError, "NotServed", "not_served", 501, "Hearth does not serve this path. Send the request to Ollama itself.")
 RateLimited = _kind(CallerError, "RateLimited", "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)
 KeyInUse = _kind(
     CallerError,
     "KeyInUse",
     "idempotency_key_in_use",
     409,
-    "A request with this Idempotency-Key is still being taken in. Ask again in a moment.",
+    "A request with this Idempotency-Key is still being accepted. Try again in a moment.",
     retryable=True,
 )
 UnsupportedMedia = _kind(
@@ -104,7 +104,7 @@ HostNotAllowed = _kind(
     CallerError, "HostNotAllowed", "host_not_allowed", 421, "The Host header names a host that `server.allowed_hosts` does not list."
 )
 UpgradeRefused = _kind(
-    CallerError, "UpgradeRefused", "upgrade_refused", 426, "There are no WebSockets here. Send the request as an HTTP POST."
+    CallerError, "UpgradeRefused", "upgrade_refused", 426, "WebSockets are not supported. Send the request as an HTTP POST."
 )
 
 # The machine behind us.
@@ -136,9 +136,9 @@ BackendGone = _kind(
 )
 BackendBusy = _kind(BackendError, "BackendBusy", "backend_busy", 503, "The model server is busy.")
 FirstByteTimeout = _kind(
-    BackendTimeout, "FirstByteTimeout", "first_byte_timeout", 504, "The model server took the request and sent nothing."
+    BackendTimeout, "FirstByteTimeout", "first_byte_timeout", 504, "The model server accepted the request but sent nothing."
 )
-StreamDiverged = _kind(BackendError, "StreamDiverged", "stream_diverged", 502, "The interrupted answer could not be continued as it began.")
+StreamDiverged = _kind(BackendError, "StreamDiverged", "stream_diverged", 502, "The interrupted answer could not be resumed.")
 SwapTimedOut = _kind(SwapFailed, "SwapTimedOut", "swap_timeout", 503, "The model did not load within `gpu.swap_timeout_s`.")
 NeverFits = _kind(BackendError, "NeverFits", "never_fits", 503, "The model needs more GPU memory than there is.", retryable=False)
 
@@ -155,10 +155,8 @@ class ShuttingDown(CapacityError, reason="shutting_down"):
 
 QueueFull = _kind(CapacityError, "QueueFull", "queue_full", 503, "The queue is full.")
 WaitExpired = _kind(CapacityError, "WaitExpired", "wait_expired", 503, "The request waited longer than `queue.max_wait_s`.")
-Interrupted = _kind(CapacityError, "Interrupted", "interrupted", 503, "The answer was interrupted for more urgent work. Ask again.")
-Draining = _kind(
-    CapacityError, "Draining", "draining", 503, "Hearth takes no new work at the moment: its owner is draining it. Try again later."
-)
+Interrupted = _kind(CapacityError, "Interrupted", "interrupted", 503, "The answer was interrupted by a more urgent request. Try again.")
+Draining = _kind(CapacityError, "Draining", "draining", 503, "Hearth is draining and accepts no new requests. Try again later.")
 TooManyConnections = _kind(
     CapacityError, "TooManyConnections", "too_many_connections", 503, "Too many connections are open. Close some, or try again later."
 )
@@ -167,7 +165,7 @@ NoRoomForBodies = _kind(
     "NoRoomForBodies",
     "no_room_for_bodies",
     503,
-    "The bodies of other requests take all the room that `server.max_bodies_mib` gives. Try again when some have ended.",
+    "The bodies of open requests have reached `server.max_bodies_mib`. Try again when some have ended.",
 )
 
 # The owner's file, disk and card.

@@ -123,7 +123,7 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
             it.emit(item(ItemQueued, number))
         assert await it.arrived() == []
         it.emit(item(ItemQueued, 10))
-        assert await it.arrived() == ["Hearth: Long queue: 11 external requests wait; more than 10 is the limit set."]
+        assert await it.arrived() == ["Hearth: Long queue: 11 external requests wait; the limit is 10."]
         assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
         for number in range(5):
             it.emit(item(ev.ItemDispatched, number))
@@ -134,7 +134,7 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
             it.emit(item(ev.ItemEnded, number))
         assert await it.arrived() == []
         it.emit(item(ev.ItemEnded, 10))
-        assert await it.arrived() == ["Hearth: Over: Long queue: 5 external requests wait."]
+        assert await it.arrived() == ["Hearth: Resolved: Long queue: 5 external requests wait."]
         assert it.alerter.status()["active"] == []
 
 
@@ -151,11 +151,11 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
         third_at = it.now
         texts = await it.arrived()
         assert texts == [
-            "Hearth: Many model swaps: 3 model swaps in the last hour; more than 2 is the limit set.",
-            "Hearth: Slow model swap: The last model swap took 61 s; the limit set is 60 s.",
+            "Hearth: Many model swaps: 3 model swaps in the last hour; the limit is 2.",
+            "Hearth: Slow model swap: The last model swap took 61 s; the limit is 60 s.",
         ]
         await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
-        assert await it.arrived() == ["Hearth: Over: Many model swaps: It is back within its limit."]
+        assert await it.arrived() == ["Hearth: Resolved: Many model swaps: It is back within its limit."]
         tracker.update("home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25))
         tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
         tracker.record_swap_started("a", "b", it.now)
@@ -195,7 +195,7 @@ async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return
         (text,) = await it.arrived()
         assert text.startswith("Hearth: Model server down: The model server does not answer (backend_unreachable).")
         it.emit(BackendCameUp(at=0.0, version="1", down_s=8.0))
-        assert await it.arrived() == ["Hearth: Over: Model server down: The model server answers again after 8 s."]
+        assert await it.arrived() == ["Hearth: Resolved: Model server down: The model server answers again after 8 s."]
         it.emit(BackendWentDown(at=0.0, reason="backend_unreachable"))
         assert await it.arrived() == []
         await asyncio.sleep(600)
@@ -281,7 +281,7 @@ async def test_the_methods_say_whether_a_message_will_be_sent():
         assert [call() for call in calls] == [True] * 5
         assert [call() for call in calls] == [False] * 5
         (text,) = await it.arrived()
-        assert "4.00 USD of 5.00 USD for cloud models are spent today." in text
+        assert "4.00 USD of 5.00 USD for cloud models has been spent today." in text
 
 
 @in_virtual_time
@@ -294,7 +294,7 @@ async def test_a_test_asks_every_target_and_says_what_each_answered():
             {"target": "webhook", "host": "hooks.example", "delivered": True, "answer": "http_204"},
             {"target": "ntfy", "host": "ntfy.example", "delivered": True, "answer": "http_204"},
         ]
-        assert set(it.webhooks.texts()) == {"Hearth: Test message: Messages of Hearth arrive here."}
+        assert set(it.webhooks.texts()) == {"Hearth: Test message: Alerts from Hearth arrive here."}
 
 
 @in_virtual_time

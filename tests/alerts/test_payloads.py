@@ -68,11 +68,11 @@ def test_a_webhook_gets_every_alert_by_itself():
     fields = ("type", "subject", "title", "text", "severity", "resolved", "suppressed")
     assert [tuple(each[field] for field in fields) for each in body["alerts"]] == [
         ("queue_full", "webui", "Queue full", "it is full", "warning", False, 2),
-        ("backend_down", "", "Over: Model server down", "it is up", "warning", True, 0),
+        ("backend_down", "", "Resolved: Model server down", "it is up", "warning", True, 0),
     ]
     assert {len(each) for each in body.pop("alerts")} == {len(fields)}
-    lines = ["Queue full: it is full 2 more like this since the last message.", "Over: Model server down: it is up"]
-    text = "\n".join([*lines, "Dropped, since it could not be sent in time: 1 more."])
+    lines = ["Queue full: it is full 2 more like this since the last message.", "Resolved: Model server down: it is up"]
+    text = "\n".join([*lines, "1 more could not be sent in time and were dropped."])
     known = {"source": "hearth", "title": "Hearth: 2 alerts", "severity": "warning", "resolved": False, "dropped": 1}
     assert body == known | {"text": text, "at": "2026-01-05T00:00:00.000Z"}
 
@@ -85,7 +85,7 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest(name):
     assert "Hearth: 41 alerts" in (post.headers.get("Title") or post.body.decode().replace("\\", ""))
     assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
     assert "And 16 more." in text
-    assert "Dropped, since it could not be sent in time: 9 more." in text
+    assert "9 more could not be sent in time and were dropped." in text
 
 
 def test_a_digest_that_names_all_counts_no_rest():

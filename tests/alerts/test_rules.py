@@ -56,20 +56,20 @@ ERRORS = {
 LASTING = {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED}
 REFUSED = events.BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
 TEXTS: tuple[tuple[Event, str], ...] = (
-    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Another program loaded a, b and unloaded c. Let every program"),
+    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Another program loaded a, b and unloaded c."),
     (
         ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")),
         "Another program unloaded a, b, or the model server was restarted.",
     ),
     (
         ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)),
-        "Ollama loaded anew, with another context: a (8192 -> 4096 tokens). Give the model itself its num_ctx",
+        "Ollama reloaded a (8192 -> 4096 tokens)",
     ),
     (
         ConfigRejected(at=1.0, problems=("f:1: no", "f:2: no", "f:3: no", "f:4: no")),
-        "The configuration in force stays. f:1: no; f:2: no; f:3: no; and 1 more.",
+        "The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more.",
     ),
-    (events.StorageRecovered(at=1.0, dropped=4), "The log of requests is written again. 4 entries are lost."),
+    (events.StorageRecovered(at=1.0, dropped=4), "The request log can be written again. 4 entries were lost."),
     (events.BackendCameUp(at=1.0, version="1", down_s=90), "The model server answers again after 90 s."),
     (events.BackendCameUp(at=1.0, version="1", down_s=600), "The model server answers again after 10 min."),
     (events.BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
@@ -77,11 +77,14 @@ TEXTS: tuple[tuple[Event, str], ...] = (
         SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"),
         "a:8b could not be unloaded (swap_failed).",
     ),
-    (REFUSED, "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are taken."),
-    (replace(REFUSED, own=False, limit_usd=5.0), "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of 5.00 USD for today"),
+    (REFUSED, "A request of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today is spent or reserved."),
+    (
+        replace(REFUSED, own=False, limit_usd=5.0),
+        "A request of n8n was refused: it could cost 0.20 USD, and 0.10 USD of 5.00 USD for today",
+    ),
     (
         replace(REFUSED, wanted_usd=0.0123, spent_usd=0.0, limit_usd=0.001),
-        "A call of n8n was refused: it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD",
+        "A request of n8n was refused: it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD",
     ),
 )
 

@@ -122,7 +122,7 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
         (
             f"server: {{host: 0.0.0.0}}\nauth:\n  keys:\n    - name: old\n      sha256: {B}\n",
             ("revoke", "old"),
-            "without auth.keys anybody",
+            "without auth.keys, anyone",
         ),
     ],
 )

@@ -75,10 +75,10 @@ KEYS = f"auth: {{keys: [{{name: a, sha256: '{'1' * 64}'}}, {{name: boss, sha256:
         ("rate_limits: {callers: {ghost: {requests_per_minute: 3}}}", "rate_limits.callers.ghost: no key in auth.keys has this name"),
         ("rate_limits: {callers: {local: {requests_per_minute: 3}}}", None),
         (KEYS + "rate_limits: {callers: {a: {requests_per_minute: 3}}}", None),
-        (KEYS + "rate_limits: {callers: {boss: {requests_per_minute: 3}}}", "rate_limits.callers.boss: its key is of lane internal"),
+        (KEYS + "rate_limits: {callers: {boss: {requests_per_minute: 3}}}", "rate_limits.callers.boss: its key is in the internal lane"),
         (KEYS + "rate_limits: {callers: {local: {requests_per_minute: 3}}}", "rate_limits.callers.local: no key"),
-        (KEYS.replace("lane: internal", "allow_cloud: true"), "auth.keys[1].allow_cloud: there is no cloud.api_key"),
-        (KEYS.replace("lane: internal", "daily_usd: 1"), "auth.keys[1].daily_usd: this key has no allow_cloud"),
+        (KEYS.replace("lane: internal", "allow_cloud: true"), "auth.keys[1].allow_cloud: cloud.api_key is not set"),
+        (KEYS.replace("lane: internal", "daily_usd: 1"), "auth.keys[1].daily_usd: has no effect without allow_cloud"),
     ],
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: str | None) -> None:

@@ -53,7 +53,7 @@ auth:
         "f.yaml:9: queue.max_external_depth: must be at least 1, not 0",
         "f.yaml:11: priority_map.parse_task: must be critical, normal or background",
         (
-            "f.yaml:13: server.host: without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
+            "f.yaml:13: server.host: without auth.keys, anyone who can reach this address could use the GPU and spend the budget; "
             "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
         ),
         "f.yaml:14: server.port: must be at most 65535, not 70000",
@@ -96,7 +96,7 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
         ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
         ("server: {log_format: xml}", "server.log_format: must be 'auto', 'text' or 'json', not \"xml\""),
-        ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a card in quotes"),
+        ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a GPU in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),
@@ -106,15 +106,12 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
         ("{'': 1}", '[""]: unknown key'),
         ("budget: {colour: red}", "budget.colour: unknown key; known here: daily_external_usd, alert_pct"),
-        ("scheduling: {time_zone: Mars/Olympus}", "scheduling.time_zone: this machine knows no such time zone: check the spelling"),
-        *(
-            (text, "is empty, which may be an accident; write `{}` if all defaults are meant")
-            for text in ("", "\n\n", "# only\n", "\ufeff")
-        ),
+        ("scheduling: {time_zone: Mars/Olympus}", "scheduling.time_zone: unknown time zone: check the spelling"),
+        *((text, "is empty; write `{}` to use all defaults") for text in ("", "\n\n", "# only\n", "\ufeff")),
         *((CRON % cron, "scheduling.announcements[0].cron: must have five fields") for cron in NO_FIVE_FIELDS),
         (CRON % "60 6 * * *", "scheduling.announcements[0].cron: is not a cron expression: bad minute"),
         (CRON % "0 0 30 2 *", "scheduling.announcements[0].cron: is not a cron expression: bad day-of-month"),
-        (CRON % "0 0 */31 * 1#3", "scheduling.announcements[0].cron: names a time that never comes"),
+        (CRON % "0 0 */31 * 1#3", "scheduling.announcements[0].cron: never matches a date"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_would_be_right(text: str, says: str) -> None:

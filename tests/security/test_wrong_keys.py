@@ -108,7 +108,7 @@ async def test_the_owner_gets_one_message_with_the_address_and_the_number():
             await asyncio.sleep(1.0)
         (said,) = await alerts.arrived()
         assert f"11 requests with a wrong key came from {LAN}:" in said
-        assert "Right keys are still accepted." in said
+        assert "Valid keys are still accepted." in said
         assert "hearth_" not in said
 
 

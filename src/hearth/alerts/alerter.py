@@ -32,7 +32,7 @@ CHECK_EVERY_S = 60.0
 """Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""
 CLOSE_TIMEOUT_S = 2.0
 NO_TARGET = (
-    "no place for messages is configured: set alerts.discord_webhook_url, alerts.ntfy_url or alerts.webhook_url in config/llm_gateway.yaml"
+    "no alert channel is configured: set alerts.discord_webhook_url, alerts.ntfy_url or alerts.webhook_url in config/llm_gateway.yaml"
 )
 
 
@@ -163,7 +163,7 @@ class GatewayAlerter(HandlingSink):
 
     def alert_queue_depth(self, depth: int, *, at: float | None = None) -> bool:
         """So many external items wait, which is too many."""
-        text = f"{depth} external requests wait; more than {self._settings.queue_depth_warning} is the limit set."
+        text = f"{depth} external requests wait; the limit is {self._settings.queue_depth_warning}."
         return self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=self._at(at), lasting=True, text=text))
 
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
@@ -208,7 +208,7 @@ class GatewayAlerter(HandlingSink):
         targets = [target for target in self._targets if target.configured]
         if not targets:
             raise NotFound(NO_TARGET)
-        alert = Alert(type=AlertType.TEST, at=self._clock.monotonic(), severity=Severity.INFO, text="Messages of Hearth arrive here.")
+        alert = Alert(type=AlertType.TEST, at=self._clock.monotonic(), severity=Severity.INFO, text="Alerts from Hearth arrive here.")
         message = Message(alerts=(alert,), wall_at=self._clock.wall())
         answers = await asyncio.gather(*(target.test(message) for target in targets))
         return [

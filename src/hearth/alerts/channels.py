@@ -79,7 +79,7 @@ class Message:
         if len(self.alerts) > NAMED_ALERTS:
             lines.append(f"And {len(self.alerts) - NAMED_ALERTS} more.")
         if self.dropped:
-            lines.append(f"Dropped, since it could not be sent in time: {self.dropped} more.")
+            lines.append(f"{self.dropped} more could not be sent in time and were dropped.")
         return lines
 
 

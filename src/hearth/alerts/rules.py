@@ -55,7 +55,7 @@ class Alert:
 
     @property
     def title(self) -> str:
-        return f"Over: {self.type.words}" if self.resolved else self.type.words
+        return f"Resolved: {self.type.words}" if self.resolved else self.type.words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ def shown(text: str, limit: int = NAME_CHARS) -> str:
 
 def starvation(at: float, caller: str, interrupt_count: int, model: str | None) -> Alert:
     asked = f" for {shown(model)}" if model else ""
-    text = f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times; from now on it is left alone until it is done."
+    text = f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times. It will not be interrupted again."
     return Alert(type=AlertType.STARVATION, subject=caller, at=at, text=text)
 
 
 def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
-    return Alert(type=AlertType.BUDGET, at=at, text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models are spent today.")
+    return Alert(type=AlertType.BUDGET, at=at, text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models has been spent today.")
 
 
 LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
@@ -89,11 +89,11 @@ LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
 def breached(breach: Breach, at: float) -> Alert:
     measured, limit = breach.measured, breach.threshold
     if breach.kind is AlertType.GPU_SWAP_FREQUENCY:
-        text = f"{measured:.0f} model swaps in the last hour; more than {limit:.0f} is the limit set."
+        text = f"{measured:.0f} model swaps in the last hour; the limit is {limit:.0f}."
     elif breach.kind is AlertType.GPU_SWAP_LATENCY:
-        text = f"The last model swap took {measured / 1000:.0f} s; the limit set is {limit / 1000:.0f} s."
+        text = f"The last model swap took {measured / 1000:.0f} s; the limit is {limit / 1000:.0f} s."
     else:
-        text = f"Model swaps took {measured:.0f} % of the GPU's busy time in the last hour; the limit set is {limit:.0f} %."
+        text = f"Model swaps took {measured:.0f} % of the GPU's busy time in the last hour; the limit is {limit:.0f} %."
     return Alert(type=breach.kind, at=at, lasting=breach.kind in LASTING_BREACHES, text=text)
 
 
@@ -119,8 +119,8 @@ def _is_loaded(model: str, at: float) -> Alert:
 
 
 def _offload(model: str, at: float, *, offloaded: bool) -> Alert:
-    text = f"{shown(model)} did not fit on the GPU, and a part of it runs on the CPU, which is many times slower."
-    fits = f"{shown(model)} is wholly on the GPU."
+    text = f"{shown(model)} does not fit on the GPU. Part of it runs on the CPU, which is many times slower."
+    fits = f"{shown(model)} runs entirely on the GPU again."
     kind = AlertType.MODEL_OFFLOADED
     return Alert(type=kind, subject=model, at=at, lasting=offloaded, resolved=not offloaded, text=text if offloaded else fits)
 
@@ -138,11 +138,11 @@ def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
 def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
     reloaded, gone, came = (shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared))
     if reloaded:
-        advice = "Give the model itself its num_ctx (docs/clients/index.md), or this repeats."
-        text = f"Ollama loaded anew, with another context: {reloaded}. {advice}"
+        advice = "Set num_ctx in the model itself (docs/clients/index.md), or this will happen again."
+        text = f"Ollama reloaded {reloaded} with another context length. {advice}"
     elif came:
         unloaded = f" and unloaded {gone}" if gone else ""
-        text = f"Another program loaded {came}{unloaded}. Let every program go through Hearth, or it cannot plan."
+        text = f"Another program loaded {came}{unloaded}. Connect every program to Hearth instead, or it cannot schedule them."
     else:  # perhaps with a model server that was back before it was missed
         text = f"Another program unloaded {gone}, or the model server was restarted."
     drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
@@ -150,20 +150,20 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
 
 
 def _exhausted(event: events.BudgetExhausted) -> str:
-    text = f"A call of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
-    return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are taken."
+    text = f"A request of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
+    return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today is spent or reserved."
 
 
 def _config_rejected(event: events.ConfigRejected) -> str:
     """The problems are written to be shown: they quote no secret."""
     first = "; ".join(shown(each, REASON_CHARS) for each in event.problems[:SHOWN_PROBLEMS])
     more = len(event.problems) - SHOWN_PROBLEMS
-    return f"The configuration in force stays. {first}{f'; and {more} more' if more > 0 else ''}."
+    return f"The previous configuration stays in force. {first}{f'; and {more} more' if more > 0 else ''}."
 
 
 def _crowded(event: events.ConnectionsCrowded) -> str:
     bound = shown(event.bound.replace("_", " "))
-    return f"{shown(event.peer)} holds {event.open} connections, and {event.refused} more were refused: {bound} may have no more."
+    return f"{shown(event.peer)} has {event.open} open connections, and {event.refused} more were refused: {bound} has reached its limit."
 
 
 def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
@@ -177,7 +177,7 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
     {
         events.BackendWentDown: _begins(
             AlertType.BACKEND_DOWN,
-            lambda it: f"The model server does not answer ({shown(it.reason, REASON_CHARS)}). Requests wait for it, then they get 503.",
+            lambda it: f"The model server does not answer ({shown(it.reason, REASON_CHARS)}). Requests wait for it and then get 503.",
         ),
         events.BackendCameUp: _ends(AlertType.BACKEND_DOWN, lambda it: f"The model server answers again after {_duration(it.down_s)}."),
         events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
@@ -200,11 +200,11 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
         events.GpuOverheated: _begins(
             AlertType.GPU_HOT,
-            lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit set is {it.limit_c:.0f} °C.",
+            lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit is {it.limit_c:.0f} °C.",
             Severity.WARNING,
         ),
         events.GpuCooledDown: _ends(
-            AlertType.GPU_HOT, lambda it: f"The GPU is down to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."
+            AlertType.GPU_HOT, lambda it: f"The GPU has cooled to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."
         ),
         events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
         events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
@@ -214,19 +214,19 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         ),
         events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
         events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
-        events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A good configuration is in force."),
+        events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A valid configuration is in force."),
         events.StorageFailed: _begins(
             AlertType.STORAGE_FAILED,
-            lambda it: f"The log of requests cannot be written ({shown(it.reason)}). Requests continue.",
+            lambda it: f"The request log cannot be written ({shown(it.reason)}). Requests continue.",
         ),
         events.StorageRecovered: _ends(
             AlertType.STORAGE_FAILED,
-            lambda it: f"The log of requests is written again.{f' {it.dropped} entries are lost.' if it.dropped else ''}",
+            lambda it: f"The request log can be written again.{f' {it.dropped} entries were lost.' if it.dropped else ''}",
         ),
         events.ClockDoubted: _begins(
             AlertType.CLOCK_DOUBTED,
             lambda it: (
-                f"The clock has jumped ahead by {it.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, "
+                f"The clock jumped ahead by {it.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, "
                 "or for a day. If the time is right: hearth admin confirm-clock."
             ),
             Severity.WARNING,
@@ -240,13 +240,13 @@ RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
         events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
         events.LoopLagged: _happens(
             AlertType.LOOP_LAG,
-            lambda it: f"Hearth was blocked for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited.",
+            lambda it: f"Hearth was blocked for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. All requests waited.",
         ),
         events.KeysTried: _happens(
             AlertType.WRONG_KEYS,
             lambda it: (
-                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: an old key in a program, or a guess. "
-                "Right keys are still accepted."
+                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: a program with an old key, or someone who guesses. "
+                "Valid keys are still accepted."
             ),
             "peer",
         ),

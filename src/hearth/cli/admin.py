@@ -165,7 +165,7 @@ admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help="A
 def confirm_clock(client: GatewayClient) -> None:
     """Confirm that the clock is right after a jump ahead, so that old results, files and log entries are deleted again."""
     client.ask("POST", "/llm/admin/confirm-clock")
-    click.echo("the clock is confirmed; what is older than its retention is deleted from now on")
+    click.echo("the clock is confirmed; expired data is deleted again")
 
 
 @admin.group

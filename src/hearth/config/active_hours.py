@@ -56,8 +56,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(
-            "this machine knows no such time zone: check the spelling (`Europe/Berlin`, or `local`), "
-            "or install the zone data (package tzdata)"
+            "unknown time zone: check the spelling (`Europe/Berlin`, or `local`), or install the zone data (package tzdata)"
         ) from None
 
 
@@ -69,7 +68,7 @@ def parse_window(text: str) -> Window:
     start_hour, start_minute, end_hour, end_minute = map(int, match.groups())
     start, end = start_hour * 60 + start_minute, end_hour * 60 + end_minute
     if start_minute > 59 or end_minute > 59 or start >= DAY_MINUTES or end > DAY_MINUTES:
-        raise ValueError("names a time that no clock shows; use 00:00 to 23:59, and up to 24:00 as the end")
+        raise ValueError("is not a time of day; use 00:00 to 23:59, or 24:00 as the end")
     return Window(start_minute=start, end_minute=end)
 
 

@@ -55,12 +55,12 @@ class Document:
             self._stop((), 1 if mark is None else mark.line + 1, f"is not YAML: {error.problem}; {_syntax_advice(error)}")
         except yaml.YAMLError:
             self.problems = []
-            self._stop((), 1, "is not YAML that can be read; save it again as plain UTF-8 text")
+            self._stop((), 1, "cannot be read as YAML; save it as plain UTF-8 text")
 
     def _document(self) -> object:
         self._loader.get_event()
         if self._loader.check_event(yaml.StreamEndEvent):
-            self._stop((), 1, "is empty, which may be an accident; write `{}` if all defaults are meant")
+            self._stop((), 1, "is empty; write `{}` to use all defaults")
         self._loader.get_event()
         value = self._value(())
         self._loader.get_event()
@@ -76,7 +76,7 @@ class Document:
         event = self._loader.get_event()
         self._check_node(event, path)
         if len(path) > MAX_DEPTH:
-            self._stop(path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; nothing in this file is")
+            self._stop(path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; no setting is")
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):

@@ -160,7 +160,7 @@ def _cron(text: str) -> str:
     except CronSimError as error:
         raise ValueError(f"is not a cron expression: {str(error).lower()}") from None
     if first is None:
-        raise ValueError("names a time that never comes")
+        raise ValueError("never matches a date")
     return text
 
 
@@ -214,7 +214,7 @@ def signing_secret(text: str) -> str:
         except ValueError:  # also for letters that are not ASCII
             usable = False
         if not usable:
-            raise ValueError("begins with whsec_, so base64 of 24 to 64 bytes must follow (`openssl rand -base64 32` makes it)")
+            raise ValueError("must have base64 of 24 to 64 bytes after whsec_ (`openssl rand -base64 32` makes it)")
     return text
 
 
@@ -252,7 +252,7 @@ GpuDevice = Annotated[
     Text,
     _matching(
         r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}",
-        'must be the number of a card in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)',
+        'must be the number of a GPU in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)',
     ),
 ]
 TimeZone = Annotated[Text, AfterValidator(_time_zone)]
@@ -279,7 +279,7 @@ Digest = Annotated[
     _matching(r"[0-9a-fA-F]{64}", "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)"),
     AfterValidator(str.lower),
 ]
-ApiKey = Annotated[Text, _matching(r"[!-~]*", "holds a character that no HTTP header can carry")]
+ApiKey = Annotated[Text, _matching(r"[!-~]*", "contains a character that HTTP headers do not allow")]
 SigningSecret = Annotated[Text, AfterValidator(signing_secret)]
 FilePath = Annotated[Text, _matching(r"((~/|/).*)?", "must be an absolute path, or begin with ~/")]
 """What is relative would depend on where Hearth was started."""

@@ -94,7 +94,7 @@ def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = 
     value, notes = _renamed(value)
     settings = Settings()
     if not isinstance(value, dict):
-        problems.append(Problem((), "must be a mapping of sections such as `queue:`; write `{}` if all defaults are meant"))
+        problems.append(Problem((), "must be a mapping of sections such as `queue:`; write `{}` to use all defaults"))
     else:
         try:
             settings = Settings.model_validate(value)
@@ -125,7 +125,7 @@ def _from_environment(path: KeyPath, value: object, environ: Mapping[str, str], 
 
 def _replaced(path: KeyPath, text: str, environ: Mapping[str, str], problems: list[Problem]) -> str:
     if path == _CLOUD_KEY and text and _REFERENCE.fullmatch(text) is None:
-        problems.append(Problem(path, "must be ${NAME}, so that no key stands in this file"))
+        problems.append(Problem(path, "must be ${NAME}, to keep the key out of this file"))
         return ""
     if "${" not in text:
         return text
@@ -136,7 +136,7 @@ def _replaced(path: KeyPath, text: str, environ: Mapping[str, str], problems: li
     missing = [name for name in _REFERENCE.findall(text) if not environ.get(name)]
     problems += [Problem(path, f"the environment variable {name} is not set; set it, or write the value itself") for name in missing]
     if "${" in _REFERENCE.sub("", text):
-        problems.append(Problem(path, "holds a `${` that names no variable; write `${NAME}`"))
+        problems.append(Problem(path, "contains `${` without a variable name; write `${NAME}`"))
     return _REFERENCE.sub(lambda match: environ.get(match.group(1), ""), text)
 
 
@@ -153,7 +153,7 @@ def _hashed(path: KeyPath, entry: dict[str, object], environ: Mapping[str, str],
     reference = entry["key"]
     match = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
     if match is None:
-        problems.append(Problem((*path, "key"), "must be ${NAME}, so that no key stands in this file; or give its sha256 instead"))
+        problems.append(Problem((*path, "key"), "must be ${NAME}, to keep the key out of this file; or give its sha256 instead"))
         return {"sha256": _UNKNOWN_DIGEST} | rest
     content = environ.get(match.group(1), "")
     if problem := _key_problem(content):
@@ -165,9 +165,9 @@ def _key_problem(key: str) -> str | None:
     if not key:
         return "is not set; set it, or give sha256 instead"
     if not (key.isascii() and key.isprintable() and " " not in key):
-        return "holds a character that no HTTP header can carry"
+        return "contains a character that HTTP headers do not allow"
     if len(key) < MIN_SECRET_CHARS:
-        return f"has fewer than {MIN_SECRET_CHARS} characters; `hearth admin key new NAME` makes a key that nobody guesses"
+        return f"has fewer than {MIN_SECRET_CHARS} characters; make one with `hearth admin key new NAME`"
     return None
 
 
@@ -208,10 +208,10 @@ def _cross_problems(document: object) -> Iterator[Problem]:
                 yield Problem(("auth", "keys", index, field), f"is the same as auth.keys[{earlier}]; {remedy}")
     for index, entry in enumerate(keys):
         if _at(entry, "name") == SEVERAL_CALLERS:  # its caller would pass for the owner of what is shared
-            text = f"must not be {SEVERAL_CALLERS}: embedding calls of different callers go by it; choose another name"
+            text = f"must not be {SEVERAL_CALLERS}, which stands for several callers of an embedding request; choose another name"
             yield Problem(("auth", "keys", index, "name"), text)
     if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:  # a budget that forgets at each start is none
-        yield Problem(_CLOUD_KEY, "needs the store: take away `storage.enabled: false`, or take this key away")
+        yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
 
 
 def _at(value: object, *path: str) -> object:
@@ -229,7 +229,7 @@ def exposure_problem(host: str, *, has_keys: bool) -> str | None:
     if has_keys or is_loopback:
         return None
     return (
-        "without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
+        "without auth.keys, anyone who can reach this address could use the GPU and spend the budget; "
         "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
     )
 
@@ -241,11 +241,11 @@ def effectless(settings: Settings) -> Iterator[str]:
         if name not in keys and (keys or name != ANONYMOUS):
             yield f"rate_limits.callers.{name}: no key in auth.keys has this name"
         elif name in keys and keys[name].lane is Lane.INTERNAL:
-            yield f"rate_limits.callers.{name}: its key is of lane internal, which has no limits"
+            yield f"rate_limits.callers.{name}: its key is in the internal lane, which has no limits"
     for index, key in enumerate(settings.auth.keys):
         if key.allow_cloud and not settings.cloud.api_key:
-            yield f"auth.keys[{index}].allow_cloud: there is no cloud.api_key"
+            yield f"auth.keys[{index}].allow_cloud: cloud.api_key is not set"
         elif key.allow_cloud and key.local_only:
-            yield f"auth.keys[{index}].allow_cloud: local_only of the same key wins"
+            yield f"auth.keys[{index}].allow_cloud: has no effect, because local_only of this key is set"
         if key.daily_usd is not None and not key.allow_cloud:
-            yield f"auth.keys[{index}].daily_usd: this key has no allow_cloud"
+            yield f"auth.keys[{index}].daily_usd: has no effect without allow_cloud"

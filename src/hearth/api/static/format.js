@@ -123,7 +123,7 @@ const ALERTS = {
   config_rejected: ["The configuration file has mistakes", "Run hearth config check."],
   disk_low: ["The disk is nearly full", "Free some space; jobs are refused when it is full."],
   swap_failed: ["A model could not be loaded", "See Ollama's log for the reason."],
-  clock_doubted: ["The clock has jumped", "Confirm the time with POST /llm/admin/confirm-clock, or correct it."],
+  clock_doubted: ["The clock jumped ahead", "Confirm the time with POST /llm/admin/confirm-clock, or correct it."],
   storage_failed: ["The log cannot be written", "Check the disk; requests go on, jobs are refused."],
   budget: ["Today's budget is nearly spent", "Raise the budget, or expect refusals."],
   rate_limited: ["A caller has reached its rate limit", "Raise rate_limits for it, or check the program."],
