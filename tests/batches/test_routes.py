@@ -134,7 +134,7 @@ async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_delete
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="90m")
         with pytest.raises(openai.BadRequestError, match=batch.id):
             await client.files.delete(file.id)
-        await house.running()
+        await house.at_work()
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
         ended = await until_ended(house, client, batch.id)
         assert (ended.status, ended.output_file_id, ended.request_counts.failed) == ("cancelled", None, 5)
@@ -323,7 +323,7 @@ async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
     async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
         batch = await client.batches.create(**await wanted_of(client, *[body] * 200, endpoint="/v1/completions"))
-        await house.running()
+        await house.at_work()
         got = await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)
         assert (got.status, got.json["batches"], got.json["cancelled"]) == (200, 1, len(got.json["requests"]) + got.json["jobs"] + 1)
         ended = await until_ended(house, client, batch.id)

@@ -14,27 +14,19 @@ import openai
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, Settings, StorageSettings
-from hearth.gateway import Gateway
+from hearth.config.settings import Settings, StorageSettings
 from tests.api.house import Got, ask
-from tests.clients.home import FRIEND_KEY, KEYS, house_settings, new_emulator
+from tests.clients.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
-from tests.support.recorder import Recorder
 
 T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
-class Life:
+class Life(Home):
     """One process's time with the file; `key` is that of who asks, where a question names none."""
 
     app: HearthApp
-    gateway: Gateway
-    events: Recorder
-    url: str
     key: str | None
 
     async def ask(self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str) -> Got:
@@ -55,7 +47,7 @@ class Life:
                     return shown
                 await self.events.moved.wait()
 
-    async def running(self) -> None:
+    async def at_work(self) -> None:
         """Returns when the model server has work."""
         async with asyncio.timeout(WITHIN_S):
             await self.events.until(lambda: bool(self.gateway.worker.scheduler.state.running))
@@ -68,17 +60,9 @@ Live = Callable[..., AbstractAsyncContextManager[Life]]
 async def one_life(folder: Path, *, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
     """A gateway for the time of the block; settings `changed`."""
     settings: Settings = house_settings().replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed)
-    config = GatewayConfig(settings=settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings)
-    emulator, events = new_emulator(), Recorder()
-    url = await emulator.start("127.0.0.1", 0)
-    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, store=store, sinks=(events,)) as gateway:
-        app = HearthApp(gateway)
-        server = HearthServer(app, lambda: gateway.config.settings.server)
-        url = await server.start("127.0.0.1", 0)
-        yield Life(app=app, gateway=gateway, events=events, url=url, key=FRIEND_KEY if keys else None)
-        await gateway.stop(0.0)
-        await server.stop(0.1)
-    await emulator.stop()
+    settings = settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings
+    async with open_home(settings, store=store) as home:
+        yield Life(**vars(home), app=HearthApp(home.gateway), key=FRIEND_KEY if keys else None)
 
 
 @pytest.fixture

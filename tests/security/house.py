@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hearth.api.app import HearthApp
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, KeySettings, ServerSettings, Settings, StorageSettings
-from hearth.gateway import Gateway
+from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
 from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway, Got, ask
 from tests.api.test_app import ADDRESSES, CHAT
-from tests.clients.home import house_settings, new_emulator
+from tests.clients.home import Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
-from tests.support.recorder import Recorder
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass
-class Fort:
-    """The running parts; `url` is the gateway's."""
-
-    url: str
-    gateway: Gateway
-    events: Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +45,9 @@ def fort_settings(folder: Path) -> Settings:
     return house_settings(keys=KEYS).replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
 
 
-@asynccontextmanager
-async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
+def open_fort(settings: Settings) -> AbstractAsyncContextManager[Home]:
     """A house for the time of the block."""
-    emulator, events = new_emulator(), Recorder()
-    backend_url = await emulator.start("127.0.0.1", 0)
-    gateway = await build_gateway(
-        GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True
-    )
-    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
-    await gateway.start()
-    try:
-        yield Fort(url=await server.start("127.0.0.1", 0), gateway=gateway, events=events)
-    finally:
-        await gateway.stop(0.0)
-        await server.stop(0.0)
-        await emulator.stop()
+    return open_home(settings, store=True)
 
 
 def described_routes() -> dict[str, Any]:

@@ -20,8 +20,8 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.events import InternalFault
 from tests.api.house import ADMIN_KEY
 from tests.api.test_app import STREAMS
-from tests.clients.home import EMBEDDER, LLAMA
-from tests.security.house import Fort, Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
+from tests.clients.home import EMBEDDER, LLAMA, Home
+from tests.security.house import Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
 from tests.support.examples import EXAMPLES
 
 PER_KIND = min(20 * EXAMPLES, 500)
@@ -49,7 +49,7 @@ MADE_OF = {GenerationMode.POSITIVE: "fits", GenerationMode.NEGATIVE: "does not f
 class Attack:
     """A house, and the loop that it lives on."""
 
-    fort: Fort
+    fort: Home
     runner: asyncio.Runner
 
     def answer_to(self, raw: bytes, *, head_only: bool) -> Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.bootstrap import build_gateway, open_store
+from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, StorageSettings
+from hearth.config.settings import CallerLimits, RateLimitSettings, Settings, StorageSettings
 from hearth.errors import StorageFault, StorageRefused
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
 from tests.api.house import Got, ask
-from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, house_settings, new_emulator
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
 from tests.storage.house import WALL, Fuse, StoppedClock
 from tests.storage.samples import ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
@@ -34,12 +34,10 @@ CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predic
 
 
 @dataclass
-class Life:
+class Life(Home):
     """One process's time with the file."""
 
     app: HearthApp
-    gateway: Gateway
-    events: Recorder
 
     async def chat(self, key: str | None = None) -> Got:
         return await ask(self.app, "POST", "/api/generate", CHAT, key=key)
@@ -54,29 +52,11 @@ class Life:
         return items
 
 
-Live = Callable[[Settings], Any]
-
-
-@pytest.fixture
-async def ollama_url() -> AsyncIterator[str]:
-    emulator = new_emulator()
-    yield await emulator.start("127.0.0.1", 0)
-    await emulator.stop()
-
-
-@pytest.fixture
-def live(ollama_url: str) -> Live:
-    """Runs a gateway for the time of a block; what it posted is on the disk when the block has ended."""
-
-    @asynccontextmanager
-    async def run(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]:
-        events = Recorder()
-        config = GatewayConfig(settings=settings)
-        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=(events,), store=store)
-        async with gateway:
-            yield Life(HearthApp(gateway), gateway, events)
-
-    return run
+@asynccontextmanager
+async def live(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]:
+    """A gateway for the time of a block; what it posted is on the disk when the block has ended."""
+    async with open_home(settings, store=store) as home:
+        yield Life(**vars(home), app=HearthApp(home.gateway))
 
 
 @pytest.fixture
@@ -92,7 +72,7 @@ def limited(settings: Settings, per_hour: int) -> Settings:
     return settings.replace(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
 
 
-async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(live, settings):
+async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(settings):
     limits = limited(settings, 3)
     async with live(limits) as first:
         assert [(await first.chat()).status for _ in range(2)] == [200, 200]
@@ -118,7 +98,7 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(live
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-async def test_without_a_store_no_file_is_written_and_no_log_kept(live, settings, tmp_path, asked_for):
+async def test_without_a_store_no_file_is_written_and_no_log_kept(settings, tmp_path, asked_for):
     async with live(settings.replace(storage=settings.storage.replace(enabled=False)) if asked_for else settings, store=asked_for) as life:
         await life.chat()
         got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
@@ -126,7 +106,7 @@ async def test_without_a_store_no_file_is_written_and_no_log_kept(live, settings
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_callers_see_their_own_items_and_admins_see_all(live, settings):
+async def test_callers_see_their_own_items_and_admins_see_all(settings):
     async with live(with_keys(settings)) as life:
         for key in (FRIEND_KEY, GUEST_KEY, HOUSE_KEY):
             assert (await life.chat(key)).status == 200
@@ -142,7 +122,7 @@ async def test_callers_see_their_own_items_and_admins_see_all(live, settings):
             assert found["total"]["requests"] == sum(each["requests"] for each in found["buckets"]) == len(seen)
 
 
-async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(live, settings, tmp_path):
+async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(settings, tmp_path):
     path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
     async with live(settings) as life:
         path.rename(elsewhere)
@@ -247,7 +227,7 @@ async def test_a_restart_long_after_remembers_nothing_that_has_run_out(settings)
         assert status["stats_24h"]["external_completed"] == 0
 
 
-async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_on(live, settings):
+async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_on(settings):
     async with live(settings) as first:
         with pytest.raises(StorageRefused, match="in use"):
             async with live(settings):
@@ -255,7 +235,7 @@ async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_o
         assert (await first.chat()).status == 200
 
 
-async def test_what_was_learned_of_models_survives_a_restart(live, settings):
+async def test_what_was_learned_of_models_survives_a_restart(settings):
     async with live(settings) as first:
         await first.chat()
         await first.events.first(ItemEnded)
@@ -267,7 +247,7 @@ async def test_what_was_learned_of_models_survives_a_restart(live, settings):
 
 
 @pytest.mark.parametrize("document", ["{", "[]", '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}', '{"format": 99}'])
-async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(live, settings, document):
+async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(settings, document):
     async with live(settings) as first:
         await first.chat()
     with closing(sqlite3.connect(settings.storage.path)) as connection, connection:
@@ -280,7 +260,7 @@ async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(live,
 # The log page by page, swaps, and history.
 
 
-async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(live, settings):
+async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(settings):
     async with live(settings) as life:
         for _ in range(3):
             await life.chat()
@@ -323,7 +303,7 @@ SENSELESS = (
 
 
 @pytest.mark.parametrize("page", ["/llm/log", "/llm/swaps"])
-async def test_a_question_that_makes_no_sense_is_refused_by_name(live, settings, page):
+async def test_a_question_that_makes_no_sense_is_refused_by_name(settings, page):
     async with live(settings) as life:
         for query, says in SENSELESS:
             got = await ask(life.app, "GET", f"{page}?{query}")
