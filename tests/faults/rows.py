@@ -268,7 +268,7 @@ F-102: a reload between a request's limit and its place in the queue -> old rule
 F-103: a stop between a job's arrival and its commit -> promised and on the disk, or refused and not
   shown in: faults/test_accepting
 F-104: a waiter that was woken is cancelled -> no decision is lost: whoever reports a fact decides, or leaves it to who runs
-  shown in: worker/test_mailbox
+  shown in: worker/test_supervision
 F-105: a decision or a background task raises -> reported, started again, nothing lost; the watchdog sees a queue that only fails
   shown in: worker/test_supervision, orders/test_service_manager
 F-106: the garbage collector runs at the worst moment -> every task is held by somebody

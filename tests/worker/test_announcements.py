@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
 from hearth.execution.request import Ticket
-from hearth.queue.operator import Schedule
-from hearth.queue.worker import LLMQueueWorker
 from tests.support.cases import for_each
-from tests.support.fake_ollama import FakeOllama
-from tests.support.recorder import Recorder
-from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
+from tests.support.virtual_time import WALL_AT_START, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, in_house, settings_with
 
 BRIEFING, BACKUP = (Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))
@@ -75,38 +70,16 @@ async def test_an_entry_that_a_reload_takes_away_holds_nothing_any_more():
         assert house.worker.scheduler.state.announced == ((400.0, "by hand"),)
 
 
-class JumpyClock(LoopClock):
-    """Its wall clock is set by somebody else."""
-
-    offset_s = 0.0
-
-    def wall(self) -> float:
-        return super().wall() + self.offset_s
-
-
-class Announcing(LLMQueueWorker):
-    """A worker of which only the announcements are of interest."""
-
-    def __init__(self, clock: Clock, announced: list[float]) -> None:
-        ollama, config = FakeOllama(), GatewayConfig(settings=FIVE_PAST)
-        super().__init__(config=config, backend=ollama, control=ollama, clock=clock, events=Recorder())
-        self._announced = announced
-
-    def announce(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
-        if comes:
-            self._announced.append(at_wall_s - WALL_AT_START)
-
-
-@for_each(("offsets_s", "due"), [((0.0, 3850.0), [3900.0]), ((3850.0, 250.0, 250.0), [3900.0, 300.0])])
-@in_virtual_time
+@for_each(("steps", "due"), [(((1.0, 3700.0),), [200]), (((1.0, 3700.0), (61.0, -3600.0)), [200, 200])])
+@in_house("a", settings=FIVE_PAST)
 async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jumps_back_announces_again(
-    offsets_s: tuple[float, ...], due: list[float]
+    house: House, steps: tuple[tuple[float, float], ...], due: list[int]
 ):
-    clock, announced = JumpyClock(), list[float]()
-    schedule = Schedule(Announcing(clock, announced))
-    for clock.offset_s in offsets_s:
-        schedule.look()
-    assert announced == due
+    for at, step_s in steps:
+        await sleep_until(at)
+        house.clock._wall_at_start += step_s
+    await sleep_until(125.0)
+    assert [round(event.at + event.due_s) for event in house.events.of(TaskAnnounced)] == due
 
 
 @in_house("a", resident=("a",))

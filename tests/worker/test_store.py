@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +19,19 @@ from hearth.cli.simulate import _instant
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings, StorageSettings
-from hearth.errors import StorageFault, StorageRefused
+from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
+from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
+from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
 from tests.storage.house import WALL, Fuse, StoppedClock
 from tests.storage.samples import ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.recorder import Recorder
+from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, new_item
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
@@ -309,3 +313,67 @@ async def test_a_question_that_makes_no_sense_is_refused_by_name(settings, page)
             got = await ask(life.app, "GET", f"{page}?{query}")
             assert got.status == 400, query
             assert got.json["error"].startswith(says), query
+
+
+# What was learned is written down when there is something new, now and then and at the end, and read by the next process.
+
+
+class Shelf:
+    """Documents in memory."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, Mapping[str, object]] = {}
+        self.writes = 0
+
+    def save(self, name: str, document: Mapping[str, object]) -> None:
+        self.saved[name] = dict(document)
+        self.writes += 1
+
+    async def load(self, name: str) -> dict[str, object] | None:
+        found = self.saved.get(name)
+        return None if found is None else dict(found)
+
+
+class BurntShelf(Shelf):
+    async def load(self, name: str) -> dict[str, object] | None:
+        raise StorageUnavailable(StorageFault.CORRUPT)
+
+
+async def recollection_of(estimates: Estimates, shelf: Shelf, name: str = "scheduler") -> Recollection:
+    recollection = Recollection(shelf, name, estimates)
+    await recollection.recall()
+    return recollection
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_only_news_are_written_and_the_last_of_them_at_the_end():
+    estimates, shelf = Estimates(swap_prior_s=10.0), Shelf()
+    running = asyncio.create_task((await recollection_of(estimates, shelf)).run())
+    await sleep_until(SAVE_INTERVAL_S + 1)
+    estimates.learn_swap("a", "b", 4.0)
+    assert shelf.writes == 0
+    await sleep_until(5 * SAVE_INTERVAL_S + 1)
+    assert shelf.writes == 1
+    estimates.learn_swap("a", "b", 5.0)
+    await stopped(running)
+    assert shelf.writes == 2
+    assert shelf.saved["scheduler"] == estimates.export()
+
+
+@in_virtual_time
+async def test_the_next_process_knows_it_unless_it_has_another_model_server_or_cannot_read_it_and_has_nothing_new_to_write():
+    old, shelf = Estimates(swap_prior_s=10.0), Shelf()
+    recollection = await recollection_of(old, shelf)
+    old.learn_swap("a", "b", 4.0)
+    recollection.save()
+    known, emulated, forgotten = (Estimates(swap_prior_s=10.0) for _ in range(3))
+    (await recollection_of(known, shelf)).save()
+    await recollection_of(emulated, shelf, "scheduler.emulator")
+    await recollection_of(forgotten, BurntShelf())
+    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [4.0, 10.0, 10.0]
+    assert shelf.writes == 1
