@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hearth.cli import CommandFailed
 from hearth.cli import install_service as module
-from hearth.cli.errors import CommandFailed
 from hearth.cli.install_service import ServicePlan, _check_visible, unit_text, variables_in
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings

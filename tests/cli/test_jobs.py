@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient
-from hearth.cli.errors import CommandFailed
 from hearth.cli.jobs import answer_text, ended
 from tests.support.cases import for_each
 

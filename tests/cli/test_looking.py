@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
+from hearth.cli import GatewayUnreachable
 from hearth.cli.client import GatewayClient
-from hearth.cli.errors import GatewayUnreachable
 from hearth.cli.looking import looks
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.support.cases import for_each

@@ -19,10 +19,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hearth.bootstrap import running_gateway
-from hearth.cli import main
+from hearth.cli import GatewayUnreachable, main
 from hearth.cli.answering import waiting_line, waiting_words
 from hearth.cli.client import GatewayClient, without_controls
-from hearth.cli.errors import GatewayUnreachable
 from hearth.cli.views import console_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, Settings

@@ -54,5 +54,5 @@
     const boxes = [each, each.closest("label")].filter(Boolean).map((one) => one.getBoundingClientRect());
     add(targets, each, Math.min(Math.max(...boxes.map((box) => box.width)), Math.max(...boxes.map((box) => box.height))));
   }
-  return { text: texts, stroke: strokes, target: targets };
+  return { ground: value("--ground"), text: texts, stroke: strokes, target: targets };
 }

@@ -22,6 +22,7 @@ globalThis.shift = 0;
 new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value; })
   .observe({ type: 'layout-shift', buffered: true });
 """
+GROUNDS = {"dark": "#0d0f13", "light": "#f4f5f7"}
 LEAST = {"text": 4.5, "stroke": 3.0}
 """Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control is and for what a chart draws."""
 TARGET_PX = 44
@@ -102,6 +103,7 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_th
                 await page.set_viewport_size({"width": width, "height": 900})
                 await page.emulate_media(color_scheme=scheme)
                 measured = await page.evaluate(MEASURE, DRAWN)
+                assert measured["ground"] == GROUNDS[scheme]
                 assert measured["text"]
                 assert measured["target"]
                 least = LEAST | {"target": TARGET_PX if width == PHONE_PX else 0.0}
@@ -110,11 +112,19 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_th
     assert faults == {}
 
 
-async def test_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_is_gone(browser):
+async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_is_gone(browser):
     async with house_with("a:1") as house:
-        page = (await opened(browser, house)).page
-        await house.ask("a:1", "first", long=False)
+        watched = await opened(browser, house)
+        page = watched.page
+        await page.get_by_role("button", name="Playground").click()
+        await page.get_by_role("combobox").select_option("a:1")
+        await page.get_by_label("Prompt").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.locator(".answer")).not_to_be_empty()
+        await expect(page.locator("dialog .buttons .grow")).to_contain_text("in all, first word after")
+        await page.keyboard.press("Escape")
         await expect(page.get_by_text("a:1 is loaded and ready.")).to_be_visible()
+        assert watched.complaints == []
         house.ollama.go_down()
         await expect(page.get_by_text("Requests cannot run: the model server")).to_be_visible()
         assert await page.get_by_text("ready").count() == 0
@@ -126,21 +136,15 @@ async def test_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_i
         await expect(page.locator("main.stale")).to_have_count(0)
 
 
-async def test_a_wall_shows_no_buttons_and_a_key_can_be_kept_on_its_device(browser):
-    async with house_with("a:1", "b:1") as house:
+async def test_a_wall_shows_no_buttons_a_request_its_details_and_a_filter_only_what_matches(browser):
+    async with house_with("a:1", "b:1", previews=True) as house:
         await house.ask("a:1", "first")
+        await house.ask("b:1", "second")
         page = (await opened(browser, house, path="/?wall", width=1920)).page
         await expect(page.locator(".run .model")).to_have_text("a:1")
         assert await page.locator("main button").count() == 0
         await page.keyboard.press("w")
         await expect(page.get_by_role("button", name="Drain")).to_be_visible()
-
-
-async def test_a_request_shows_its_details_and_a_filter_leaves_only_what_matches(browser):
-    async with house_with("a:1", "b:1", previews=True) as house:
-        await house.ask("a:1", "first")
-        await house.ask("b:1", "second")
-        page = (await opened(browser, house)).page
         await page.get_by_role("button", name="Details of local's request second").click()
         await expect(page.get_by_role("dialog", name="Request second")).to_contain_text("swap to b:1")
         await expect(page.get_by_role("dialog")).to_contain_text("Previewhi")
@@ -151,16 +155,3 @@ async def test_a_request_shows_its_details_and_a_filter_leaves_only_what_matches
         await expect(page.locator(".queue tbody tr")).to_have_count(1)
         await page.keyboard.press("Escape")
         await expect(page.locator(".run")).to_have_count(1)
-
-
-async def test_the_playground_streams_an_answer_and_says_how_fast_it_was(browser):
-    async with house_with("a:1") as house:
-        watched = await opened(browser, house)
-        page = watched.page
-        await page.get_by_role("button", name="Playground").click()
-        await page.get_by_role("combobox").select_option("a:1")
-        await page.get_by_label("Prompt").fill("hello")
-        await page.get_by_role("button", name="Send").click()
-        await expect(page.locator(".answer")).not_to_be_empty()
-        await expect(page.locator("dialog .buttons .grow")).to_contain_text("in all, first word after")
-        assert watched.complaints == []

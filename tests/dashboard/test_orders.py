@@ -13,7 +13,7 @@ from playwright.async_api import expect
 from hearth.api.dashboard.view import JOBS_SHOWN as ROWS_SHOWN
 from hearth.config.settings import AlertSettings
 from tests.clients.home import CODER, EMBEDDER, LLAMA, SLOW
-from tests.dashboard.browsing import KEYS, House, opened, whole_house
+from tests.dashboard.browsing import House, opened, whole_house
 from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
 
@@ -26,7 +26,7 @@ def orders(house: House) -> Any:
     return house.gateway.status_beside_queue()["orders"]
 
 
-async def test_pausing_holds_other_programs_back_and_says_so_until_it_is_ended(browser, tmp_path):
+async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, banner = watched.page, watched.page.locator(".order.paused")
@@ -42,10 +42,17 @@ async def test_pausing_holds_other_programs_back_and_says_so_until_it_is_ended(b
         assert (await caller.head())[0] == 200
         await expect(page.locator(".recent tbody tr")).to_have_count(1)
         assert orders(house)["paused"] == []
+        banner = page.locator(".order.draining")
+        await watched.order("Drain", "Drain")
+        await expect(banner).to_contain_text("New requests are refused")
+        assert (await (await house.post("/api/generate", SHORT)).head())[0] == 503
+        await watched.order(banner.get_by_role("button"), "Resume")
+        await expect(banner).to_have_count(0)
+        assert (await (await house.post("/api/generate", SHORT)).head())[0] == 200
         assert watched.complaints == []
 
 
-async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_path):
+async def test_a_model_that_is_in_use_is_not_unloaded_and_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         await expect(
@@ -54,23 +61,13 @@ async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_p
         caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 2400}})
         assert (await caller.head())[0] == 200
         await expect(watched.page.locator(".run .model")).to_have_text("slow")
+        await watched.order("Unload slow", "Unload")
+        await expect(watched.page.locator(".said.bad")).to_contain_text("slow")
+        await expect(watched.page.locator(".run .model")).to_have_text("slow")
         await watched.order("Interrupt others", "Interrupt")
         await watched.is_told("1 running request is being interrupted.")
         await expect(watched.page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
-        assert watched.complaints == []
-
-
-async def test_draining_refuses_what_is_new_and_says_so_until_it_is_ended(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        banner = watched.page.locator(".order.draining")
-        await watched.order("Drain", "Drain")
-        await expect(banner).to_contain_text("New requests are refused")
-        assert (await (await house.post("/api/generate", SHORT)).head())[0] == 503
-        await watched.order(banner.get_by_role("button"), "Resume")
-        await expect(banner).to_have_count(0)
-        assert (await (await house.post("/api/generate", SHORT)).head())[0] == 200
-        assert watched.complaints == []
+        assert all("409" in each for each in watched.complaints)
 
 
 async def test_a_model_is_loaded_pinned_unpinned_and_unloaded(browser, tmp_path):
@@ -92,21 +89,16 @@ async def test_a_model_is_loaded_pinned_unpinned_and_unloaded(browser, tmp_path)
         assert watched.complaints == []
 
 
-async def test_a_refused_order_says_why(browser, tmp_path):
+async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
-        await house.post("/api/generate", ENDLESS)
-        await expect(watched.page.locator(".run .model")).to_have_text("slow")
-        await watched.order("Unload slow", "Unload")
-        await expect(watched.page.locator(".said.bad")).to_contain_text("slow")
-        await expect(watched.page.locator(".run .model")).to_have_text("slow")
-
-
-async def test_jobs_are_shown_and_cancelled_one_by_one(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        page, rows = watched.page, watched.page.locator(".jobs .rows li")
+        page, rows = watched.page, watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem")
         await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
+        body = {"request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"}, "task_type": "extract"}
+        assert (await (await house.post("/llm/jobs", body)).head())[0] == 202
+        failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
+        await expect(failed).to_contain_text("extract")
+        await expect(failed).to_contain_text("400")
         for number in range(ROWS_SHOWN + 3):
             caller = await house.post("/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"})
             assert (await caller.head())[0] == 202
@@ -122,22 +114,17 @@ async def test_jobs_are_shown_and_cancelled_one_by_one(browser, tmp_path):
         assert watched.complaints == []
 
 
-async def test_a_job_that_failed_is_shown_with_its_reason(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        body = {"request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"}, "task_type": "extract"}
-        assert (await (await house.post("/llm/jobs", body)).head())[0] == 202
-        failed = watched.page.locator(".jobs").get_by_role("listitem").filter(has=watched.page.locator(".dot.bad"))
-        await expect(failed).to_contain_text("extract")
-        await expect(failed).to_contain_text("400")
-
-
-async def test_the_configuration_is_read_again_and_its_mistakes_are_shown(browser, tmp_path):
+async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(browser, tmp_path):
     source = tmp_path / "hearth.yaml"
     source.write_text("scheduling:\n  no_such_key: 1\n")
-    async with whole_house(tmp_path, source=source) as house:
+    async with serving_webhooks(Webhooks()) as url, whole_house(tmp_path, source=source, alerts=AlertSettings(webhook_url=url)) as house:
         watched = await opened(browser, house)
         page = watched.page
+        await watched.order("Interrupt others", "Interrupt")
+        await watched.is_told("No running request can be interrupted.")
+        await watched.order("Test alerts", "Send")
+        await watched.is_told("webhook: delivered")
+        assert watched.complaints == []
         await watched.order("Reload configuration", "Reload")
         await expect(page.locator(".said.bad")).to_contain_text("no_such_key")
         await expect(page.locator(".notices")).to_contain_text("The configuration file has a mistake")
@@ -146,13 +133,3 @@ async def test_the_configuration_is_read_again_and_its_mistakes_are_shown(browse
         await watched.order("Reload configuration", "Reload")
         await watched.is_told("Configuration 2 is in force.")
         await expect(page.locator(".notices p")).to_have_count(0)
-
-
-async def test_room_is_made_and_alerts_are_tried(browser, tmp_path):
-    async with serving_webhooks(Webhooks()) as url, whole_house(tmp_path, keys=KEYS, alerts=AlertSettings(webhook_url=url)) as house:
-        watched = await opened(browser, house, key="hearth_owner")
-        await watched.order("Interrupt others", "Interrupt")
-        await watched.is_told("No running request can be interrupted.")
-        await watched.order("Test alerts", "Send")
-        await watched.is_told("webhook: delivered")
-        assert watched.complaints == []

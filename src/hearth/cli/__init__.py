@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from importlib import import_module
 
 import click
 
-from hearth.cli.errors import CommandFailed, Unusable
 from hearth.errors import ConfigError, HearthError, StorageBusy, StorageRefused
 from hearth.types import __version__
 
@@ -30,7 +30,7 @@ _COMMANDS = {
     "restore": ("hearth.cli.backup:restore", "Put a copy of the store back."),
     "install-service": ("hearth.cli.install_service:install_service", "Run the gateway as a systemd service."),
     "simulate": ("hearth.cli.simulate:simulate", "Try scheduling policies on a recorded or generated day."),
-    "version": ("hearth.cli.version:version", "Print the version."),
+    "version": ("hearth.cli.looking:version", "Print the version."),
 }
 
 _EPILOG = """\b
@@ -43,6 +43,35 @@ Exit codes:
 NO_COLOR turns colours off. The configuration is the first of --config, $HEARTH_CONFIG,
 ./config/llm_gateway.yaml, $XDG_CONFIG_HOME/hearth/llm_gateway.yaml, the built-in defaults.
 """
+
+
+class ExitCode(IntEnum):
+    """What a script may rely on (docs/cli.md)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    """Wrong arguments (click's own code), an unusable configuration, or a store that must not be written."""
+    UNREACHABLE = 3
+    """No gateway answers at the address."""
+
+
+class CommandFailed(click.ClickException):
+    """The command could not do its work."""
+
+    exit_code = int(ExitCode.FAILED)
+
+
+class Unusable(click.ClickException):
+    """Something that the options or the configuration name cannot be used."""
+
+    exit_code = int(ExitCode.USAGE)
+
+
+class GatewayUnreachable(click.ClickException):
+    """No gateway answers there."""
+
+    exit_code = int(ExitCode.UNREACHABLE)
 
 
 class LazyCommand(click.Command):

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from hearth.cli import LazyCommand, RootGroup
+from hearth.cli import CommandFailed, ExitCode, LazyCommand, RootGroup
 from hearth.cli.client import (
     AS_ANSWERED,
     GatewayClient,
@@ -22,7 +22,6 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.errors import CommandFailed, ExitCode
 
 _CANCEL_ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""

@@ -12,8 +12,8 @@ from email.message import Message
 import click
 from rich.console import Console
 
+from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, Json, count, number, part, parts, without_controls
-from hearth.cli.errors import CommandFailed
 from hearth.cli.views import console_for, duration, loading_model
 
 _EVERY_S = 1.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from hearth.cli import CommandFailed, Unusable
 from hearth.cli.config import find_config
-from hearth.cli.errors import CommandFailed, Unusable
 from hearth.config.loading import load_gateway_config
 from hearth.storage.backup import back_up
 from hearth.storage.backup import restore as restore_store

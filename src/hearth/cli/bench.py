@@ -14,10 +14,10 @@ import click
 import httpx
 import ollama
 
+from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import GatewayClient, printable
 from hearth.cli.config import find_config
 from hearth.cli.doctor import address_of
-from hearth.cli.errors import CommandFailed, ExitCode
 from hearth.config.loading import load_gateway_config
 from hearth.types import SERVICE, canonical_model
 

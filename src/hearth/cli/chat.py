@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import click
 
+from hearth.cli import CommandFailed
 from hearth.cli.answering import echo_piece, piece_of, streamed
 from hearth.cli.client import GatewayClient, Json, complete_models, gateway_options, number, part, printable
-from hearth.cli.errors import CommandFailed
 from hearth.cli.views import duration
 from hearth.clock import SystemClock, new_id
 

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import click
 
-from hearth.cli.errors import CommandFailed, GatewayUnreachable, Unusable
+from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
 
 Json = Mapping[str, object]
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 
 import click
 
+from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
-from hearth.cli.errors import CommandFailed, ExitCode, Unusable
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import Change, Plain, as_values, as_yaml, compare, fingerprints
 from hearth.config.schema import CONFIG_NAME, config_for_a_service, schema_text, shipped_config

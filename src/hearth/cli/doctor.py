@@ -23,9 +23,9 @@ import click
 from hearth.backends.gpu import AmdCard, GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.backends.ollama_control import OllamaControl
+from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
 from hearth.cli.config import find_config
-from hearth.cli.errors import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config

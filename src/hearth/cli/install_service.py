@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
+from hearth.cli import CommandFailed
 from hearth.cli.config import user_directory
-from hearth.cli.errors import CommandFailed
 from hearth.config.loading import load_gateway_config
 from hearth.config.schema import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
 from hearth.config.settings import BackendMode, Settings

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import (
     AS_ANSWERED,
     GatewayClient,
@@ -25,7 +26,6 @@ from hearth.cli.client import (
     parts,
     text,
 )
-from hearth.cli.errors import CommandFailed, ExitCode
 from hearth.cli.submit import read_text
 from hearth.clock import SystemClock
 from hearth.job_types import JobState

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import yaml
 
+from hearth.cli import CommandFailed, Unusable
 from hearth.cli.config import find_config
-from hearth.cli.errors import CommandFailed, Unusable
 from hearth.clock import new_api_key
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config, parse_bytes

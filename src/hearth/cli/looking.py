@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ from urllib.parse import urlencode
 
 import click
 
+from hearth.cli import CommandFailed, GatewayUnreachable
 from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, gateway_options
-from hearth.cli.errors import CommandFailed, GatewayUnreachable
-from hearth.types import Outcome
+from hearth.types import Outcome, __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,3 +121,9 @@ def looks(client: GatewayClient, pause: Callable[[], object]) -> Iterator[Json |
             yield client.status()
         except GatewayUnreachable as error:
             yield error.message.splitlines()[0]
+
+
+@click.command
+def version() -> None:
+    """Print the version."""
+    click.echo(f"hearth {__version__} (Python {platform.python_version()}, {platform.system()} {platform.machine()})")

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth import bootstrap
+from hearth.cli import CommandFailed
 from hearth.cli.client import printable, program
 from hearth.cli.config import find_config
-from hearth.cli.errors import CommandFailed
 from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.views import console_for, emulator_box
 from hearth.clock import new_api_key

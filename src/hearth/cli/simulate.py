@@ -19,8 +19,8 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
-from hearth.cli.errors import CommandFailed
 from hearth.cli.views import Fitting, console_for
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
