@@ -29,7 +29,7 @@ async def embed(call: Call) -> None:
     vectors, tokens, load_s = await _embed(call, ask, texts, dimensions=dimensions)
     answer: JsonObject = {"model": ask.model, "embeddings": [[*map(shortest, vector)] for vector in vectors]}
     if texts:
-        total_s = call.server.engine.clock.monotonic() - call.received_at
+        total_s = call.engine.clock.monotonic() - call.received_at
         answer |= {"total_duration": nanoseconds(total_s), "load_duration": nanoseconds(load_s), "prompt_eval_count": tokens}
     await call.json(answer)
 
@@ -77,7 +77,7 @@ async def _embed(
 ) -> tuple[list[_Vector], int, float]:
     """The vectors, the tokens of all texts, and how long the load took in seconds."""
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
-    installed, engine = call.server.catalogue.require(ask.model, template=missing), call.server.engine
+    installed, engine = call.engine.catalogue.require(ask.model, template=missing), call.engine
     model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         load_s = engine.clock.monotonic() - call.received_at

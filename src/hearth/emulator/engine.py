@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hearth.clock import Clock
 from hearth.dialects.writers import Said, Text
-from hearth.emulator.models import BUSY_TEXT, GIB, EmulatedModel, Installed, OllamaError, RunnerDied
+from hearth.emulator.models import BUSY_TEXT, GIB, Catalogue, EmulatedModel, Installed, OllamaError, RunnerDied
 from hearth.emulator.prompts import LoadKey
-from hearth.emulator.quirks import Faults, QuirkName
+from hearth.emulator.quirks import Faults, Quirk, QuirkName
 
-_LOGGED_LOADS = 10_000
+_LOGGED = 10_000
 _CACHED_PROMPTS = 8
 _TIMER_RESOLUTION_S = 0.001
 _KEEP_ALIVE_S = 300.0
@@ -93,31 +95,85 @@ class _Pending:
     answer: asyncio.Future[Runner]
 
 
+class LoggedRequest(NamedTuple):
+    """A request as it arrived, before any check."""
+
+    method: str
+    path: str
+    body: bytes
+
+
 class Engine:
-    """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop. Arguments are those of `Emulator`."""
+    """Runners, the loop that loads them, and what tests may look at. Must live on one event loop.
+
+    Args:
+        profiles: installed models.
+        speed: divides every service time (load, unload, prompt, decode); keep_alive times are not scaled.
+        seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
+        num_parallel: slots per model (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
+        max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
+        vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
+        quirks: known bugs of a real Ollama to show; raises `ConfigError` when one is given twice.
+    """
 
     def __init__(
-        self, clock: Clock, faults: Faults, *, speed: float, num_parallel: int, max_queue: int, max_loaded: int, vram_gib: float
+        self,
+        profiles: Sequence[EmulatedModel],
+        *,
+        clock: Clock,
+        speed: float = 1.0,
+        seed: int | None = None,
+        num_parallel: int = 1,
+        max_queue: int = 512,
+        max_loaded: int = 3,
+        vram_gib: float = 24.0,
+        quirks: frozenset[Quirk] = frozenset(),
     ) -> None:
-        self.clock = clock
-        self.faults = faults
+        if speed <= 0:
+            raise ValueError("speed must be positive")
+        self.clock, self.catalogue = clock, Catalogue(profiles, now_wall=clock.wall())
+        self.rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
+        self.faults = Faults(quirks, self.rng)
         self._speed, self._num_parallel, self._max_loaded, self._vram_gib = speed, num_parallel, max_loaded, vram_gib
         # Ollama's tiers by total GPU memory (since v0.17).
         self.default_context_tokens = 4096 if vram_gib < 23 else 32768 if vram_gib < 47 else 262144
-        self.loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED_LOADS)
-        self.running: Counter[str] = Counter()
-        self.leaked: Counter[str] = Counter()
-        self.max_running = 0
+        self.max_concurrent = 0
+        """The most executions that ever held slots at the same time."""
+        self.leaked_slots: Counter[str] = Counter()
+        """Slots that callers took with them, by name of the loaded model."""
+        self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED)
+        self._loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED)
+        self._running: Counter[str] = Counter()
         self._loaded: dict[str, Runner] = {}
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue(maxsize=max(1, max_queue))
         self._unloading: set[asyncio.Task[None]] = set()
         self._unloaded = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._loop_task = asyncio.create_task(self._load_in_order())
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """Executions that hold a slot now, by model name with tag."""
+        return {name: count for name, count in self._running.items() if count}
 
-    async def stop(self) -> None:
+    @property
+    def resident(self) -> tuple[str, ...]:
+        """Names of the models in memory."""
+        return tuple(runner.name for runner in self.runners())
+
+    @property
+    def loads(self) -> tuple[tuple[str, float], ...]:
+        """The latest completed loads, oldest first: model name with tag, and the instant on the monotonic clock."""
+        return tuple(self._loads)
+
+    @property
+    def requests(self) -> tuple[LoggedRequest, ...]:
+        """The latest requests, oldest first."""
+        return tuple(self._requests)
+
+    def hex_id(self, prefix: str, digits: int) -> str:
+        return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
+
+    async def _end(self) -> None:
         for runner in self._loaded.values():
             runner.stop_timer()
         self._loaded.clear()
@@ -126,7 +182,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def resident(self) -> list[Runner]:
+    def runners(self) -> list[Runner]:
         """Loaded runners, latest expiry first; one that is being loaded is absent."""
         return sorted(self._loaded.values(), key=lambda runner: -runner.expires_wall)
 
@@ -197,8 +253,8 @@ class Engine:
     async def _slot(self, runner: Runner) -> AsyncIterator[_SlotUse]:
         """One of the runner's slots, in order of arrival."""
         await runner.slots.acquire()
-        self.running[runner.name] += 1
-        self.max_running = max(self.max_running, self.running.total())
+        self._running[runner.name] += 1
+        self.max_concurrent = max(self.max_concurrent, self._running.total())
         use, left = _SlotUse(), False
         try:
             yield use
@@ -214,13 +270,13 @@ class Engine:
                 runner.orphans += 1
                 asyncio.get_running_loop().call_later(ahead_s, self._end_orphan, runner)
             elif left and use.streams and self.faults.leaks_a_slot():
-                self.running[runner.name] -= 1
-                self.leaked[runner.name] += 1
+                self._running[runner.name] -= 1
+                self.leaked_slots[runner.name] += 1
             else:
                 self._free_slot(runner)
 
     def _free_slot(self, runner: Runner) -> None:
-        self.running[runner.name] -= 1
+        self._running[runner.name] -= 1
         runner.slots.release()
 
     def _end_orphan(self, runner: Runner) -> None:
@@ -240,13 +296,14 @@ class Engine:
             self._begin_unload(runner)
 
     def let_go(self) -> None:
-        """End every unload that is stuck."""
+        """End every unload that is stuck (quirk `stuck-unload`)."""
         for runner in tuple(self._loaded.values()):
             if runner.keep_alive_s <= 0 and runner.references == 0:
                 self._unload(runner)
 
-    def kill(self, weights: str) -> None:
-        """End the runner's process as a crash would; it stays listed until somebody needs it."""
+    def kill_runner(self, model: str) -> None:
+        """End the process that runs `model` as a crash would: streams break off, and it stays listed until somebody needs it."""
+        weights = self.catalogue.require(model).model.weights
         if weights in self._loaded:
             self._loaded[weights].died.set()
 
@@ -339,7 +396,7 @@ class Engine:
             slowdown=self.faults.number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < model.vram_gib else 1.0,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
-        self.loads.append((name, self.clock.monotonic()))
+        self._loads.append((name, self.clock.monotonic()))
         return runner
 
     # Unloading.
@@ -356,7 +413,7 @@ class Engine:
         runner.stop_timer()
         while runner.orphans:
             self._end_orphan(runner)
-        del self.leaked[runner.name]
+        del self.leaked_slots[runner.name]
         del self._loaded[runner.model.weights]
         task = asyncio.create_task(self._free_memory(runner.model.unload_s / self._speed))
         self._unloading.add(task)

@@ -36,7 +36,7 @@ async def generate(call: Call) -> None:
     turns = [*_system(system), Message(role="user", content=prompt + suffix)] if prompt else []
     raw = body.flag("raw")
     ask = replace(_native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw)
-    installed = call.server.catalogue.require(ask.model)
+    installed = call.engine.catalogue.require(ask.model)
     _check_logprobs(ask)
     if suffix and not installed.model.can("insert"):
         raise OllamaError(400, f"{installed.name.full} does not support insert")
@@ -69,10 +69,10 @@ def _native_ask(body: Body) -> Ask:
 
 
 async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: str) -> None:
-    writer, wall_s = NativeWriter(ask.model, chat=task == "chat"), call.server.engine.clock.wall
+    writer, wall_s = NativeWriter(ask.model, chat=task == "chat"), call.engine.clock.wall
     empty = not (ask.messages if ask.prompt is None else ask.prompt)
     if empty and ask.keep_alive_s == 0:
-        call.server.engine.expire(installed)
+        call.engine.expire(installed)
         await call.json(writer.line(wall_s()) | {"done": True, "done_reason": "unload"})
         return
     check_capabilities(installed, ask, task=task)
@@ -113,7 +113,7 @@ async def completions(call: Call) -> None:
     body = call.read()
     prompt = body.string("prompt") + body.string("suffix")
     ask = replace(_openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)])
-    await _answer_openai(call, call.server.catalogue.require(ask.model), ask, body, task="generate")
+    await _answer_openai(call, call.engine.catalogue.require(ask.model), ask, body, task="generate")
 
 
 async def transcriptions(call: Call) -> None:
@@ -146,7 +146,7 @@ async def responses(call: Call) -> None:
         call.headers["Cache-Control"] = "no-cache"
     installed = _required(call, ask)
     check_capabilities(installed, ask, task="chat")
-    name, created_wall_s = str(call.server.rng.randrange(999_999)), call.server.engine.clock.wall()
+    name, created_wall_s = str(call.engine.rng.randrange(999_999)), call.engine.clock.wall()
     asked = {name: body.get(name) for name in RESPONSE_REPEATS}
     writer = ResponsesWriter(name, response_in_progress(name, ask.model, asked, created_wall_s))
     async with open_session(call, installed, ask) as session:
@@ -204,10 +204,10 @@ def _schema(wanted: Body, described: JsonValue) -> JsonValue:
 async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body, *, task: str) -> None:
     check_capabilities(installed, ask, task=task)
     writer = OpenAiWriter(
-        str(call.server.rng.randrange(999)),
+        str(call.engine.rng.randrange(999)),
         ask.model,
         chat=task == "chat",
-        created_wall_s=call.server.engine.clock.wall(),
+        created_wall_s=call.engine.clock.wall(),
         made_by="fp_ollama",
         include_usage=body.object("stream_options").flag("include_usage"),
     )
@@ -232,11 +232,11 @@ async def messages(call: Call) -> None:
     ask = _messages_ask(call.read())
     if ask.stream:
         call.headers["Cache-Control"] = "no-cache"
-    installed = call.server.catalogue.require(ask.model)
+    installed = call.engine.catalogue.require(ask.model)
     check_capabilities(installed, ask, task="chat", strict_thinking=False)
     estimated_tokens = sum(len(one.content) for one in ask.messages) // 4 + 1
     async with open_session(call, installed, ask) as session:
-        writer = MessagesWriter(call.server.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens)
+        writer = MessagesWriter(call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens)
         await session.tell(writer, stream=ask.stream)
 
 
@@ -313,4 +313,4 @@ def _check_logprobs(ask: Ask) -> None:
 def _required(call: Call, ask: Ask) -> Installed:
     if not ask.model:
         raise OllamaError(400, "model is required")
-    return call.server.catalogue.require(ask.model)
+    return call.engine.catalogue.require(ask.model)

@@ -40,7 +40,7 @@ async def tags(call: Call) -> None:
             "details": one.model.details | {"context_length": one.model.context_tokens, "embedding_length": one.model.embedding_length},
             "capabilities": [*one.model.capabilities],
         }
-        for one in call.server.catalogue.newest_first()
+        for one in call.engine.catalogue.newest_first()
     ]
     await call.json({"models": models})
 
@@ -58,19 +58,19 @@ async def ps(call: Call) -> None:
             "size_vram": runner.vram_bytes,
             "context_length": runner.key[0],
         }
-        for runner in call.server.engine.resident()
+        for runner in call.engine.runners()
     ]
     await call.json({"models": models})
 
 
 async def v1_models(call: Call) -> None:
     """Installed models in OpenAI's list."""
-    await call.json({"object": "list", "data": [_v1_model(one.name.short, one) for one in call.server.catalogue.newest_first()]})
+    await call.json({"object": "list", "data": [_v1_model(one.name.short, one) for one in call.engine.catalogue.newest_first()]})
 
 
 async def v1_model(call: Call) -> None:
     """One installed model in OpenAI's shape; raises `OllamaError` 404 with the completed name."""
-    await call.json(_v1_model(call.tail, call.server.catalogue.require(call.tail, shown=valid_name(call.tail).short)))
+    await call.json(_v1_model(call.tail, call.engine.catalogue.require(call.tail, shown=valid_name(call.tail).short)))
 
 
 def _v1_model(shown: str, installed: Installed) -> JsonObject:
@@ -82,7 +82,7 @@ async def show(call: Call) -> None:
     text = _named(call.read())
     if not text:
         raise OllamaError(400, "model is required")
-    installed = call.server.catalogue.require(text, shown=valid_name(text).short)
+    installed = call.engine.catalogue.require(text, shown=valid_name(text).short)
     model, family = installed.model, installed.model.family
     parameters = "\n".join(f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items())
     await call.json(
@@ -112,7 +112,7 @@ def _named(body: Body) -> str:
 
 async def create(call: Call) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with 400."""
-    body, catalogue = call.read(), call.server.catalogue
+    body, catalogue = call.read(), call.engine.catalogue
     name, base_text = body.string("model"), body.string("from")
     valid_name(name)
     if not base_text:
@@ -128,7 +128,7 @@ async def create(call: Call) -> None:
         "template": template or base.template,
         "templated": base.templated or bool(template),
     }
-    catalogue.put(name, base.model_copy(update=changes), created_wall=call.server.engine.clock.wall())
+    catalogue.put(name, base.model_copy(update=changes), created_wall=call.engine.clock.wall())
     layers = [encode({key: value}) for key in ("template", "system", "parameters") if (value := body.get(key))]
     new = [f"creating new layer sha256:{sha256(layer).hexdigest()}" for layer in layers]
     await _tell(call, [f"using existing layer sha256:{base.weights}", *new, "writing manifest"], streaming=streaming)
@@ -137,7 +137,7 @@ async def create(call: Call) -> None:
 async def pull(call: Call) -> None:
     """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
     body = call.read()
-    name, installed, error = valid_name(_named(body)), call.server.catalogue.find(_named(body)), None
+    name, installed, error = valid_name(_named(body)), call.engine.catalogue.find(_named(body)), None
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
         error = _unreachable(name)
@@ -151,7 +151,7 @@ async def push(call: Call) -> None:
     body = call.read()
     if not _named(body):
         raise OllamaError(400, "model is required")
-    transfer = _transfer("pushing", call.server.catalogue.require(_named(body)).model)
+    transfer = _transfer("pushing", call.engine.catalogue.require(_named(body)).model)
     await _tell(call, ["retrieving manifest", transfer, "pushing manifest"], streaming=body.flag("stream", default=True))
 
 
@@ -179,30 +179,30 @@ async def copy(call: Call) -> None:
     source, destination = body.string("source"), body.string("destination")
     valid_name(source)
     valid_name(destination)
-    installed = call.server.catalogue.require(source, template='model "{}" not found')
-    call.server.catalogue.put(destination, installed.model, created_wall=call.server.engine.clock.wall())
+    installed = call.engine.catalogue.require(source, template='model "{}" not found')
+    call.engine.catalogue.put(destination, installed.model, created_wall=call.engine.clock.wall())
     await call.whole()
 
 
 async def delete(call: Call) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
-    call.server.catalogue.remove(_named(call.read()))
+    call.engine.catalogue.remove(_named(call.read()))
     await call.whole()
 
 
 async def find_blob(call: Call) -> None:
     """200 when the digest in the path is known; raises `OllamaError` 404."""
-    if call.tail not in call.server.catalogue.blobs:
+    if call.tail not in call.engine.catalogue.blobs:
         raise OllamaError(404, f'blob "{call.tail}" not found')
     await call.whole()
 
 
 async def put_blob(call: Call) -> None:
     """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another digest. Only the digest is kept."""
-    known, digest = call.tail in call.server.catalogue.blobs, f"sha256:{sha256(call.body).hexdigest()}"
+    known, digest = call.tail in call.engine.catalogue.blobs, f"sha256:{sha256(call.body).hexdigest()}"
     if not known and digest != call.tail:
         raise OllamaError(400, f'digest mismatch, expected "{call.tail}", got "{digest}"')
-    call.server.catalogue.blobs.add(call.tail)
+    call.engine.catalogue.blobs.add(call.tail)
     await call.whole(status=200 if known else 201)
 
 

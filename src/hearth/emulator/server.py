@@ -5,24 +5,20 @@ Texts and redirects as gin writes them; Host and Origin rules from ollama/ollama
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-import random
 import re
 import sys
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.clock import Clock
 from hearth.emulator import embeddings, generation, management
-from hearth.emulator.engine import Engine
-from hearth.emulator.models import Catalogue, EmulatedModel, OllamaError
-from hearth.emulator.quirks import Faults, Quirk
-from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
+from hearth.emulator.engine import Engine, LoggedRequest
+from hearth.emulator.models import OllamaError
+from hearth.emulator.wire import Call, Handler, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.types import MIB
 
@@ -31,7 +27,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_LOGGED_REQUESTS = 10_000
 _MAX_BODY_BYTES = 2**40
 _MAX_DECODED_BYTES = 20 * MIB
 _CALL = web.RequestKey("call", Call)
@@ -80,86 +75,10 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class LoggedRequest(NamedTuple):
-    """A request as it arrived, before any check."""
+class Emulator(Engine):
+    """An Ollama without a GPU; arguments as for `Engine`."""
 
-    method: str
-    path: str
-    body: bytes
-
-
-class Emulator:
-    """An Ollama without a GPU.
-
-    Args:
-        profiles: installed models.
-        speed: divides every service time (load, unload, prompt, decode); keep_alive times are not scaled.
-        seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
-        num_parallel: slots per model (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
-        max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
-        vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
-        quirks: known bugs of a real Ollama to show; raises `ConfigError` when one is given twice.
-    """
-
-    def __init__(
-        self,
-        profiles: Sequence[EmulatedModel],
-        *,
-        clock: Clock,
-        speed: float = 1.0,
-        seed: int | None = None,
-        num_parallel: int = 1,
-        max_queue: int = 512,
-        max_loaded: int = 3,
-        vram_gib: float = 24.0,
-        quirks: frozenset[Quirk] = frozenset(),
-    ) -> None:
-        if speed <= 0:
-            raise ValueError("speed must be positive")
-        self._clock = clock
-        rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
-        self._engine = Engine(
-            clock,
-            Faults(quirks, rng),
-            speed=speed,
-            num_parallel=num_parallel,
-            max_queue=max_queue,
-            max_loaded=max_loaded,
-            vram_gib=vram_gib,
-        )
-        self._server = Server(Catalogue(profiles, now_wall=clock.wall()), self._engine, rng)
-        self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
-        self._runner: web.AppRunner | None = None
-
-    @property
-    def in_flight(self) -> Mapping[str, int]:
-        """Executions that hold a slot now, by model name with tag."""
-        return {name: count for name, count in self._engine.running.items() if count}
-
-    @property
-    def max_concurrent(self) -> int:
-        """The most executions that ever held slots at the same time."""
-        return self._engine.max_running
-
-    @property
-    def resident(self) -> tuple[str, ...]:
-        """Names of the models in memory."""
-        return tuple(runner.name for runner in self._engine.resident())
-
-    @property
-    def leaked_slots(self) -> Mapping[str, int]:
-        """Slots that callers took with them, by name of the loaded model."""
-        return dict(self._engine.leaked)
-
-    @property
-    def loads(self) -> tuple[tuple[str, float], ...]:
-        """The latest completed loads, oldest first: model name with tag, and the instant on the monotonic clock."""
-        return tuple(self._engine.loads)
-
-    @property
-    def requests(self) -> tuple[LoggedRequest, ...]:
-        """The latest requests, oldest first."""
-        return tuple(self._requests)
+    _runner: web.AppRunner | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen and return the base URL, `http://host:port`; port 0 takes a free one. Raises `OSError` when the port is taken."""
@@ -175,7 +94,7 @@ class Emulator:
         self._runner = runner
         site = web.TCPSite(runner, host, port)
         await site.start()
-        self._engine.start()
+        self._loop_task = asyncio.create_task(self._load_in_order())
         bound_port = runner.addresses[0][1]
         return f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"
 
@@ -185,22 +104,14 @@ class Emulator:
         if runner is None:
             return
         await runner.cleanup()
-        await self._engine.stop()
-
-    def kill_runner(self, model: str) -> None:
-        """End the process that runs `model` as a crash would: streams break off, and it stays listed until the next request."""
-        self._engine.kill(self._server.catalogue.require(model).model.weights)
-
-    def let_go(self) -> None:
-        """End every unload that is stuck (quirk `stuck-unload`)."""
-        self._engine.let_go()
+        await self._end()
 
     @web.middleware
     async def _log_and_check(self, request: web.Request, handler: Endpoint) -> web.StreamResponse:
-        received_at = self._clock.monotonic()
+        received_at = self.clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(request.method, request.path_qs, body))
-        call = request[_CALL] = Call(request, self._server, received_at, body)
+        call = request[_CALL] = Call(request, self, received_at, body)
         host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN, "")
         foreign = foreign_page(origin, host)
         if not served(host, origin):

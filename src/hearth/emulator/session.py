@@ -22,7 +22,7 @@ _PIECES_BEFORE_DEATH = 3
 @asynccontextmanager
 async def open_session(call: Call, installed: Installed, ask: Ask) -> AsyncIterator[Session]:
     """Hold a loaded runner for the block; raises `OllamaError` for bad options or a full queue."""
-    engine = call.server.engine
+    engine = call.engine
     options = read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         yield Session(call, installed.model, ask, options, runner, engine.clock.monotonic())
@@ -41,7 +41,7 @@ class Session:
 
     async def tell(self, writer: Writer, *, stream: bool) -> None:
         """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and the error is the whole answer."""
-        call, wall_s = self.call, self.call.server.engine.clock.wall
+        call, wall_s = self.call, self.call.engine.clock.wall
         if not stream:
             done = await self._speak()
             await call.json(writer.whole(done, wall_s()))
@@ -68,7 +68,7 @@ class Session:
 
         Raises `OllamaError` before the first part for a bad format or a prompt that is too long, and `RunnerDied`.
         """
-        ask, engine, model = self.ask, self.call.server.engine, self.model
+        ask, engine, model = self.ask, self.call.engine, self.model
         _check_format(ask.schema)
         text, prompt_tokens = fitted(model, ask, self.options)
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
@@ -95,8 +95,8 @@ class Session:
         )
 
     def _wish(self, text: str, prompt_tokens: int) -> Wish:
-        ask, options, server = self.ask, self.options, self.call.server
-        seed = server.rng.getrandbits(31) if options.seed is None else options.seed
+        ask, options, engine = self.ask, self.options, self.call.engine
+        seed = engine.rng.getrandbits(31) if options.seed is None else options.seed
         limit_tokens = options.limit_tokens
         if not ask.shift:
             room_tokens = max(1, options.num_ctx - prompt_tokens)
@@ -108,8 +108,8 @@ class Session:
             stop=options.stop,
             schema=ask.schema,
             thinks=ask.prompt is None and self.model.can("thinking") and ask.think not in (False, "none"),
-            tool=chosen_tool(ask.messages, ask.tools, call_id=server.hex_id("call_", 8)) if ask.tools else None,
-            drift=server.engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED) if warm else None,
+            tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8)) if ask.tools else None,
+            drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED) if warm else None,
         )
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
@@ -17,7 +15,7 @@ from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
-from hearth.emulator.models import Catalogue, OllamaError
+from hearth.emulator.models import OllamaError
 from hearth.types import Dialect
 
 JSON_UTF8 = "application/json; charset=utf-8"
@@ -26,18 +24,6 @@ NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 _GO_WRITES_LAST = (hdrs.DATE, hdrs.CONTENT_LENGTH, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING)
 _LAST_WALL_S = 1.8e9 + MAX_INT / 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What every handler may use: the catalogue, the engine and a source of ids and seeds."""
-
-    catalogue: Catalogue
-    engine: Engine
-    rng: random.Random
-
-    def hex_id(self, prefix: str, digits: int) -> str:
-        return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
 
 
 def keep_alive_s(body: Body) -> float | None:
@@ -54,11 +40,11 @@ class Call:
         headers: what is added to whatever answer follows.
     """
 
-    def __init__(self, request: web.Request, server: Server, received_at: float, body: bytes) -> None:
+    def __init__(self, request: web.Request, engine: Engine, received_at: float, body: bytes) -> None:
         self._request = request
         self._prepared: web.StreamResponse | None = None
         self._response: web.StreamResponse | None = None
-        self.server, self.received_at, self.body = server, received_at, body
+        self.engine, self.received_at, self.body = engine, received_at, body
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.dialect = dialect_of(request.path)
 
@@ -109,7 +95,7 @@ class Call:
 
     async def refuse(self, error: OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""
-        body = encode(error_object(self.dialect, error, self.server.hex_id("req_", 24)))
+        body = encode(error_object(self.dialect, error, self.engine.hex_id("req_", 24)))
         native = self.native or error.at_bind
         await self.whole(body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status)
 
