@@ -117,6 +117,7 @@ def test_streaming_has_the_default_of_the_dialect_and_never_holds_for_loads_and_
         ("/api/chat", {"options": {"num_predict": 0}}, 0),
         ("/api/chat", {"options": {"num_predict": True}}, None),
         ("/api/chat", {"options": {"num_predict": "7"}}, None),
+        ("/api/chat", {"options": {"Num_Predict": 7}}, None),
         ("/api/chat", {"max_tokens": 7}, None),
         ("/v1/chat/completions", {"max_tokens": 7}, 7),
         ("/v1/chat/completions", {"max_completion_tokens": 7}, None),

@@ -9,8 +9,9 @@ knows. Measured on a real Ollama 0.33: docs/decisions/0016-an-interrupted-stream
 from __future__ import annotations
 
 import re
+from itertools import islice
 
-from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, frame_of, object_in, read
+from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, frames_in, object_in, read
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Names, Sent
@@ -115,8 +116,7 @@ class Continuation:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._route, self._native, self._headers = route, native, call.headers
         self._names, self._begun = Names(route), _Begun()
-        for raw in WholeFrames(route).split(sent.data):
-            frame = frame_of(route, raw)
+        for frame in frames_in(route, sent.data):
             self._names.know(frame)
             self._begun.note(frame, read(route, frame))
         self.tokens, self.nothing_said, self.has_thought = self._begun.tokens, not self._begun.texts, bool(self._begun.thoughts)
@@ -125,8 +125,8 @@ class Continuation:
         if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._writer = _writer_for(route, fields, self._begun)
-        for raw in self._written_before():
-            self._names.match(frame_of(route, raw))
+        for frame in frames_in(route, b"".join(self._written_before())):
+            self._names.match(frame)
         self._lines = WholeFrames(_NATIVE)
         self._missing = self._read = ""
         self._calls: list[ToolCall] = []
@@ -207,7 +207,8 @@ class Continuation:
         """The text without an end that is a blank, or may be the beginning of what ends the answer."""
         while True:
             kept = _TO_ASK_AGAIN.sub("", text)
-            within = max((_overlap(kept, stop) for stop in self._native.stops), default=0)
+            beginnings = [stop[:size] for stop in self._native.stops for size in range(1, min(len(stop) - 1, len(kept)) + 1)]
+            within = max((len(beginning) for beginning in beginnings if kept.endswith(beginning)), default=0)
             self._stops_within = self._stops_within or within > 0
             kept = kept[: len(kept) - within]
             if kept == text:
@@ -259,8 +260,7 @@ class Continuation:
         if self._route.dialect is not Dialect.OPENAI and not skipped:
             return frames
         passed = []
-        for raw in WholeFrames(self._route).split(frames)[skipped:]:
-            frame = frame_of(self._route, raw)
+        for frame in islice(frames_in(self._route, frames), skipped, None):
             self._names.match(frame)
             passed.append(self._names.known(frame))
             self._names.know(passed[-1])
@@ -373,11 +373,6 @@ def _tool_call(call: JsonValue) -> ToolCall:
 def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendCall:
     body = encode({**fields, "stream": False, "_debug_render_only": True})
     return BackendCall(method="POST", path=path.value, headers=headers, body=body)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """How many of the last characters can be the first ones of `stop`, which is not whole."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 def _spent_ns(last: JsonObject, name: str, before_s: float = 0.0) -> int:

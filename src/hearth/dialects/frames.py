@@ -9,7 +9,7 @@ Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -108,6 +108,11 @@ def frame_of(route: Route, raw: bytes) -> Frame:
         return Frame(head=raw, payload=b"", foot=b"")
     start, end = found[0].start(1), found[-1].end()
     return Frame(head=raw[:start], payload=raw[start:end], foot=raw[end:], fields=object_in(raw[start:end]))
+
+
+def frames_in(route: Route, data: bytes) -> Iterator[Frame]:
+    """The whole frames of a stream, each read when its turn comes."""
+    return (frame_of(route, raw) for raw in WholeFrames(route).split(data))
 
 
 def event(fields: JsonObject) -> bytes:

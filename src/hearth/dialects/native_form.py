@@ -66,13 +66,13 @@ def _must(be_true: object) -> None:
 def _chat(body: Body) -> Native:
     _must(not body.get("format") and not any(message.get("images") for message in body.objects("messages")))
     chat = body.fields if body.get("tools") else None
-    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.object("options").fields, chat=chat)
+    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.map("options"), chat=chat)
 
 
 def _generate(body: Body) -> Native:
     _must(not body.get("format") and not body.get("images"))
     plain = bool(body.get("raw") or body.get("suffix") or body.get("template"))
-    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.object("options").fields, turns=not plain)
+    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.map("options"), turns=not plain)
 
 
 def _openai_chat(body: Body) -> Native:

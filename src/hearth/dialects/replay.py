@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hearth.dialects.frames import Frame, Slot, WholeFrames, frame_of, identities, read, renamed, shortened
+from hearth.dialects.frames import Frame, Slot, WholeFrames, frame_of, frames_in, identities, read, renamed, shortened
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
@@ -118,7 +118,7 @@ class Replay:
         self._frames = WholeFrames(route)
         self._names = Names(route)
         self._failed = False
-        self._ahead = iter(WholeFrames(route).split(sent.data))
+        self._ahead = frames_in(route, sent.data)
         self._runs: deque[tuple[str, str]] = deque()
         """Channel and text of what is to be said again, as far as it was read."""
         self._offset = 0
@@ -198,8 +198,7 @@ class Replay:
         self._read_on()
 
     def _read_on(self) -> None:
-        while not self._runs and (raw := next(self._ahead, None)) is not None:
-            frame = frame_of(self._route, raw)
+        while not self._runs and (frame := next(self._ahead, None)) is not None:
             self._names.know(frame)
             reading = read(self._route, frame)
             self._runs.extend((slot.channel, slot.text) for slot in reading.slots if slot.text)

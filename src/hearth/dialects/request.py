@@ -159,7 +159,7 @@ def _max_tokens(route: Route, body: Body) -> int | None:
     if route.kind is WorkKind.EMBED:
         return None
     if route.dialect is Dialect.OLLAMA:
-        limit = body.object("options").fields.get("num_predict")
+        limit = body.map("options").get("num_predict")
         return int(limit) if _is_number(limit) and limit >= 0 else None
     given = body.integer(route.limit_field)
     if given == 0:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 
-from hearth.dialects.frames import WholeFrames, event, frame_of
+from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
@@ -238,11 +238,8 @@ class Signs:
 
     def _read_on(self) -> bool:
         """Learn from the stream that the caller has the beginning of how to go on with it; False where that is not to be seen."""
-        whole = WholeFrames(self._route).split(self._first), WholeFrames(self._route).split(self._last)
-        created, latest = (
-            frame_of(self._route, frames[index]).fields if frames else {} for frames, index in zip(whole, (0, -1), strict=True)
-        )
-        response, number = created.get("response"), latest.get("sequence_number")
+        first, last = ([frame.fields for frame in frames_in(self._route, sent)] or [{}] for sent in (self._first, self._last))
+        response, number = first[0].get("response"), last[-1].get("sequence_number")
         if not isinstance(response, dict) or not isinstance(number, int):
             return False
         self._response, self._number = response, number + 1

@@ -61,7 +61,7 @@ async def openai_embeddings(call: Call) -> None:
 
 
 def _ask(body: Body) -> Ask:
-    return Ask(model=body.string("model"), stream=False, options=body.object("options").fields, keep_alive_s=keep_alive_s(body))
+    return Ask(model=body.string("model"), stream=False, options=body.map("options"), keep_alive_s=keep_alive_s(body))
 
 
 def _texts(given: JsonValue) -> list[str]:

@@ -56,7 +56,7 @@ def _native_ask(body: Body) -> Ask:
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream", default=True),
-        options=body.object("options").fields,
+        options=body.map("options"),
         schema=body.get("format") or None,
         think=body.get("think"),
         keep_alive_s=keep_alive_s(body),

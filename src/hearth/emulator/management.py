@@ -123,7 +123,7 @@ async def create(call: Call) -> None:
         return
     base, system, template = found.model, body.string("system"), body.string("template")
     changes = {
-        "parameters": base.parameters | body.object("parameters").fields,
+        "parameters": base.parameters | body.map("parameters"),
         "system": system or base.system,
         "template": template or base.template,
         "templated": base.templated or bool(template),

@@ -117,20 +117,19 @@ def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject], *, cal
     """The tool that the last user message asks for: it names the tool, or a long word of the tool's name; None otherwise."""
     if not messages or messages[-1].role != "user":
         return None
-    said = messages[-1].content
+    said, lower = messages[-1].content, messages[-1].content.lower()
     for tool in tools:
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(function, dict) and isinstance(name, str) and _mentions(said.lower(), name.lower()):
+        if not isinstance(function, dict) or not isinstance(name, str):
+            continue
+        words = [name.lower(), *(word for word in name.lower().replace("-", "_").split("_") if len(word) > 4)]
+        if any(word in lower for word in words):
             parameters = function.get("parameters")
             has_fields = isinstance(parameters, dict) and parameters.get("properties")
             value = sample(parameters, draws(said), hints=said) if has_fields else {}
             return ToolCall(call_id=call_id, name=name, arguments=value if isinstance(value, dict) else {})
     return None
-
-
-def _mentions(said: str, name: str) -> bool:
-    return name in said or any(len(word) > 4 and word in said for word in name.replace("-", "_").split("_"))
 
 
 def _check_format(schema: JsonValue) -> None:

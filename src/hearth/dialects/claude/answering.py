@@ -29,8 +29,6 @@ _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
 class Answer:
     """One answer; `feed` every event, then `finish`."""
 
-    status = 200
-
     def __init__(
         self, path: str, request: ClaudeRequest, meter: Meter, *, model: str, request_id: str, created_wall_s: float, started_at: float
     ) -> None:
