@@ -247,7 +247,8 @@ class HttpConnection(HttpToolsProtocol):
             raise httptools.HttpParserError("the target of a request is a path")
         self._reading = Reading.BODY
         self._outgoing.body_expected = True
-        self._declared_bytes = next((int(value) for name, value in fields if name == b"content-length"), None)
+        length = dict(fields).get(b"content-length")
+        self._declared_bytes = None if length is None else int(length)
         self.scope["headers"] = fields
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]  # beside those of ASGI
         super().on_headers_complete()

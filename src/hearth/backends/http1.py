@@ -254,7 +254,12 @@ class Answer:
         part, self._part = self._part, b""
         if not part:
             return
-        self._measure(part)
+        self._body_bytes += len(part)
+        if self._streamed:
+            last_break = part.rfind(b"\n")
+            self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
+        if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
+            raise self._bad("sent more than an answer can be.")
         self._ready.append(part)
         self._unread_bytes += len(part)
         if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
@@ -266,14 +271,6 @@ class Answer:
         if self.status and self._parser is not None:
             self._keep = self._framed and self._parser.should_keep_alive()
             self._end(None)
-
-    def _measure(self, part: bytes) -> None:
-        self._body_bytes += len(part)
-        if self._streamed:
-            last_break = part.rfind(b"\n")
-            self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
-        if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
-            raise self._bad("sent more than an answer can be.")
 
     def _end(self, error: BackendError | None) -> None:
         """The first ending counts. What has come of an answer is read before its error."""

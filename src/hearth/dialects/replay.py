@@ -42,13 +42,12 @@ class Sent:
 
     def feed(self, chunk: bytes) -> bool:
         """Add what was passed on to the caller, of whichever run. True where that was too much, and all was forgotten."""
-        was_known = self.replayable
         self.size_bytes += len(chunk)
-        if self.replayable:
+        if self.size_bytes <= self._limit_bytes:
             self._parts.append(chunk)
             return False
         self._parts.clear()
-        return was_known
+        return self.size_bytes - len(chunk) <= self._limit_bytes
 
     @property
     def replayable(self) -> bool:

@@ -25,7 +25,7 @@ from hearth.execution.runtime import Runtime, cancel_all
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
-from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind, value
+from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
@@ -42,14 +42,6 @@ MOST_RENDERED_BYTES = 64 * 1024 * 1024
 REPLAYS = 10
 MOST_DIVERGED = 2
 """A model of which more than so many of the last replays said something else is not replayed."""
-
-
-@value
-class _Times:
-    """How long the backend may take to the first byte of a stream, and to a whole answer."""
-
-    quiet_s: float
-    whole_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +79,9 @@ class Executor:
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most `limit_s` for the whole answer."""
         sequence, ollama = work.item.sequence, self._runtime.settings.ollama
-        whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
-        times = _Times(quiet_s=ollama.first_byte_timeout_s + 2 * prompt_s, whole_s=whole_s)
-        task = asyncio.get_running_loop().create_task(self._attempt(work, times), name=f"item {sequence}")
+        work.quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
+        work.whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        task = asyncio.get_running_loop().create_task(self._attempt(work), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
         task.add_done_callback(partial(self._forget, work, work.attempt))
 
@@ -139,10 +131,10 @@ class Executor:
 
     # One attempt.
 
-    async def _attempt(self, work: ActiveRequest, times: _Times) -> None:
+    async def _attempt(self, work: ActiveRequest) -> None:
         sequence, attempt = work.item.sequence, work.attempt
         try:
-            await self._run(work, times)
+            await self._run(work)
             report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
         except asyncio.CancelledError:
             kept_tokens = await self._paused(work) if work.pausing and work.forwarded else 0
@@ -155,7 +147,7 @@ class Executor:
             self._post(BackendDown())
         self._post(report)
 
-    async def _run(self, work: ActiveRequest, times: _Times) -> None:
+    async def _run(self, work: ActiveRequest) -> None:
         """It is seen first how a stream can go on, and whether a model answers at all that a stream was cut off on.
 
         Raises:
@@ -172,17 +164,17 @@ class Executor:
         if is_unknown:
             await self._find_out(work, call)
         if work.reply.started:
-            await self._resume(work, times)
+            await self._resume(work)
             return
         work.fingerprint = self._fingerprint_of(work.model or "") if work.item.streaming else ""
-        await self._exchange(work, call, times, self._answers.stream)
+        await self._exchange(work, call, self._answers.stream)
 
-    async def _exchange(self, work: ActiveRequest, call: BackendCall, times: _Times, pass_on: _PassOn) -> None:
+    async def _exchange(self, work: ActiveRequest, call: BackendCall, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
         exchange: Exchange | None = None
         streaming, whole = work.item.streaming, False
         try:
-            async with Deadline(times.quiet_s if streaming else times.whole_s) as limit:
+            async with Deadline(work.quiet_s if streaming else work.whole_s) as limit:
                 exchange = await self._backend.open(call)
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
@@ -219,12 +211,12 @@ class Executor:
 
     # Going on with what was interrupted.
 
-    async def _resume(self, work: ActiveRequest, times: _Times) -> None:
+    async def _resume(self, work: ActiveRequest) -> None:
         """Go on with a stream in the first way that can be gone. Nothing of a way that turns out to be none has been passed on."""
         failed = StreamDiverged("the model was changed while the answer was interrupted")
         for way in self._ways(work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")):
             try:
-                await (self._replay if way is Way.REPLAY else self._continue)(work, times)
+                await (self._replay if way is Way.REPLAY else self._continue)(work)
             except StreamDiverged as error:
                 if work.forwarded:
                     raise
@@ -234,42 +226,42 @@ class Executor:
                 return
         raise failed
 
-    async def _replay(self, work: ActiveRequest, times: _Times) -> None:
+    async def _replay(self, work: ActiveRequest) -> None:
         """Source of the record: a real engine repeats a text only for an equal history of its prompt cache."""
         record = self._knowledge(work).diverged
         try:
-            await self._exchange(work, work.call(), times, self._answers.replay)
+            await self._exchange(work, work.call(), self._answers.replay)
         except StreamDiverged:
             record.append(True)
             raise
         record.append(False)
 
-    async def _continue(self, work: ActiveRequest, times: _Times) -> None:
+    async def _continue(self, work: ActiveRequest) -> None:
         rest = self._continuation(work)
         if rest.nothing_said:  # then any answer goes on from there
-            await self._exchange(work, work.call(), times, self._answers.replay)
+            await self._exchange(work, work.call(), self._answers.replay)
             return
-        async with asyncio.timeout(times.quiet_s):
+        async with asyncio.timeout(work.quiet_s):
             prefix = await self._prefix(work, rest)
         if work.rendering not in (None, hash(prefix)):
             raise StreamDiverged("the model's template has changed while the answer was interrupted")
         try:
-            await self._ask_rest(work, rest, rest.ask(prefix, from_before=True), times)
+            await self._ask_rest(work, rest, rest.ask(prefix, from_before=True))
         except StreamDiverged:
             if not rest.asked_from_before:
                 raise
             rest = self._continuation(work)
-            await self._ask_rest(work, rest, rest.ask(prefix, from_before=False), times)
+            await self._ask_rest(work, rest, rest.ask(prefix, from_before=False))
 
-    async def _ask_rest(self, work: ActiveRequest, rest: Continuation, call: BackendCall, times: _Times) -> None:
+    async def _ask_rest(self, work: ActiveRequest, rest: Continuation, call: BackendCall) -> None:
         rendering = rest.rendering_of(call)
         if rendering is not None:
-            async with asyncio.timeout(times.quiet_s):
+            async with asyncio.timeout(work.quiet_s):
                 shown = await self._rendered(rendering)
             if not rest.is_read_as(shown):
                 raise StreamDiverged("the model's template does not go on with an answer that was begun")
         try:
-            await self._exchange(work, call, times, partial(self._answers.rest, rest))
+            await self._exchange(work, call, partial(self._answers.rest, rest))
         except BackendError as error:
             if work.forwarded or work.status is None or not 400 <= work.status < 500:
                 raise

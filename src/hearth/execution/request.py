@@ -238,6 +238,7 @@ class ActiveRequest:
         owner: who carries it out.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
+        quiet_s, whole_s: how long the current attempt may take to the first byte of a stream, and to a whole answer.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
         forwarded: the caller has been given bytes of the current attempt.
         sent: what the caller has been given of a stream that may be interrupted, over all attempts; None for others.
@@ -262,6 +263,8 @@ class ActiveRequest:
     reported: int = 0
     interrupts: int = 0
     model: str | None = None
+    quiet_s: float = 0.0
+    whole_s: float = 0.0
     dispatched_at: float | None = None
     first_byte_at: float | None = None
     swap_s: float = 0.0

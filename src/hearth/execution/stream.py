@@ -118,7 +118,8 @@ class AnswerStream:
         tail = StreamTail(route)
         while chunks := await exchange.take():
             limit.progressed = True
-            await self._reader_catches_up(work, limit)
+            if work.reply.full:
+                await self._reader_catches_up(work, limit)
             tail.feed(b"".join(chunks))
             if work.sent is not None:
                 chunks = work.sent.whole(chunks)
@@ -180,7 +181,8 @@ class AnswerStream:
                 self._first_byte(work, forwarded=False)
             for chunk in chunks:
                 self._continue(work, feed(chunk))
-            await self._reader_catches_up(work, limit)
+            if work.reply.full:
+                await self._reader_catches_up(work, limit)
 
     def _continue(self, work: ActiveRequest, chunk: bytes) -> None:
         if not chunk:
@@ -211,8 +213,6 @@ class AnswerStream:
 
     async def _reader_catches_up(self, work: ActiveRequest, limit: Deadline) -> None:
         """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is not the backend that is silent."""
-        if not work.reply.full:
-            return
         limit.held = True
         try:
             async with Deadline(self._runtime.settings.server.write_deadline_s):

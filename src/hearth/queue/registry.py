@@ -26,7 +26,7 @@ class Registry:
     def __init__(self, events: EventSink) -> None:
         self._emit = events.emit
         self._works: dict[Sequence, ActiveRequest] = {}
-        self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
+        self._by_request: dict[RequestId, list[Sequence]] = {}
         self._ended: OrderedDict[Sequence, FinishedRequest] = OrderedDict()
         self._last = 0
 
@@ -60,7 +60,7 @@ class Registry:
         """The request is accepted with `position` items ahead of it."""
         item = work.item
         self._works[item.sequence] = work
-        self._by_request.setdefault(item.request_id, []).append((item.caller, item.sequence))
+        self._by_request.setdefault(item.request_id, []).append(item.sequence)
         self.tell(work, ItemQueued(at=at, position=position, **work.identity))
 
     def tell(self, work: ActiveRequest, event: Event) -> None:
@@ -92,7 +92,7 @@ class Registry:
         if len(self._ended) > REMEMBERED:
             oldest, finished = self._ended.popitem(last=False)
             request_id = finished.item.request_id
-            self._by_request[request_id] = [pair for pair in self._by_request[request_id] if pair[1] != oldest]
+            self._by_request[request_id].remove(oldest)
             if not self._by_request[request_id]:
                 del self._by_request[request_id]
         return True
@@ -147,7 +147,9 @@ class Registry:
 
     def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
         """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
-        found = [self.cancel(sequence) for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
+        sequences = self._by_request.get(request_id, ())
+        known = {sequence: (self._works.get(sequence) or self._ended[sequence]).item.caller for sequence in sequences}
+        found = [self.cancel(sequence) for sequence, owner in known.items() if caller in {None, owner}]
         return any(found) if found else None
 
     def cancel_caller(self, caller: str) -> list[RequestId]:
