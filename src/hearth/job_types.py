@@ -200,17 +200,6 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What one caller keeps in the store: files, and jobs with their requests and results."""
-
-    caller: str
-    files: int
-    file_bytes: int
-    jobs: int
-    job_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Which entries of a caller's list: at most `limit` after the one with the id `after`, the latest first unless `ascending`."""
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from hearth.config.settings import Settings
 from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState, Problem
-from hearth.jobs.batch_lines import RawLine, Splitter, check_line, request_in
-from hearth.jobs.batch_runner import outcome_of
+from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
 from tests.batches.house import COMPLETIONS, jsonl, line, new_batch
 from tests.support.cases import for_each
 

@@ -15,8 +15,8 @@ from hearth.config.settings import BatchSettings, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import BatchStatus, Page
-from hearth.jobs.batch_runner import JOBS_AT_ONCE, PORTION_BYTES
-from hearth.jobs.batches import GATHER_S
+from hearth.jobs.batch_lines import PORTION_BYTES
+from hearth.jobs.batches import GATHER_S, JOBS_AT_ONCE
 from hearth.jobs.service import FORGET_INTERVAL_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.batches.house import BatchHouse, in_batch_house, jsonl, line, lines, new_batch

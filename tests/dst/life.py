@@ -78,7 +78,7 @@ class Life:
         self.cloud = self._cloud(claude)
         self.jobs = self.gateway.jobs = Jobs(store=self.tables.jobs, worker=self.gateway.worker)
         self.gateway.events.subscribe(self.jobs)
-        self.gateway.accompany("jobs", self.jobs.run)
+        self.gateway.accompany("jobs", self.jobs.runner.run)
         self.telling = None if hooks is None else self._telling(hooks)
         self.embeddings = self.gateway.embeddings if More.EMBEDDINGS in more else None
         self.batches = self._batches() if More.BATCHES in more else None

@@ -157,7 +157,7 @@ class JobHouse(House):
         self.door = TaskDoor(self.jobs, self.gateway.worker)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
-        self.gateway.accompany("jobs", self.jobs.run)
+        self.gateway.accompany("jobs", self.jobs.runner.run)
 
     async def accept(self, new: Job) -> Acceptance:
         return await self.jobs.accept(new)

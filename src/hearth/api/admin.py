@@ -5,7 +5,6 @@ Each order answers with all that are in force, and may be given twice. Admins ma
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Query
@@ -146,9 +145,9 @@ class AdminPages:
     async def stored(self) -> dict[str, object]:
         """How much each caller keeps. Raises NotFound, StorageUnavailable."""
         found = await batches_of(self._gateway).files.stored()
-        kept = sum(each.file_bytes + each.job_bytes for each in found)
+        kept = sum(each["file_bytes"] + each["job_bytes"] for each in found)
         max_mib = self._gateway.config.settings.jobs.max_stored_mib
-        return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": [asdict(each) for each in found]}
+        return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": found}
 
     async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
         """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""

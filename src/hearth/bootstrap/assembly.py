@@ -303,7 +303,7 @@ def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
     gateway.accompany("tasks", gateway.tasks.run)
     gateway.events.subscribe(jobs)
     gateway.events.subscribe(sender)
-    gateway.accompany("jobs", jobs.run)
+    gateway.accompany("jobs", jobs.runner.run)
     gateway.accompany("forgotten jobs", jobs.forget)
     gateway.accompany("webhooks of jobs", sender.run)
     gateway.show("jobs", jobs.status)

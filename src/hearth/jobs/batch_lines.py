@@ -1,23 +1,25 @@
-"""What a file of requests must be."""
+"""The lines of a batch: what each must be, the job that it becomes, and what is written of it in the end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 from hearth.admission.auth import may_use
+from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, check_structure, decode
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
-from hearth.job_types import Batch, BatchLine, Problem
+from hearth.job_types import Batch, BatchLine, BatchStatus, EndedLine, Job, JobEnd, JobState, LineOutcome, Problem
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
-from hearth.types import MIB
+from hearth.types import BATCH_JOB_PREFIX, MIB
 
 ENDPOINTS = (
     Endpoint.OPENAI_CHAT.value,
@@ -231,3 +233,95 @@ class Check:
         models = set(self._names.values())
         model = models.pop() if len(models) == 1 else None
         await self._batches.settle_validation(self._batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
+
+
+PORTION_BYTES = 4 * MIB
+_UNDONE: dict[BatchStatus | None, tuple[str, str]] = {
+    BatchStatus.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
+    BatchStatus.CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
+}
+_CANCELLED_ALONE = ("request_cancelled", "This request was cancelled.")
+_LOST = ("result_lost", "This request was executed, and its answer was deleted before it could be written here.")
+
+
+def outcome_of(ended: EndedLine) -> LineOutcome:
+    """What is written about a line whose job has ended."""
+    end = ended.end
+    if end is None:
+        return _without_answer(ended, *_LOST)
+    if end.state is JobState.CANCELLED:
+        return _without_answer(ended, *_UNDONE.get(ended.ending, _CANCELLED_ALONE))
+    body = _document(end)
+    if body is None:
+        return _without_answer(ended, end.reason or "invalid_response", end.error or "The answer of the model server is not JSON.")
+    completed = end.state is JobState.COMPLETED
+    usage = body.get("usage") if completed and isinstance(body, dict) else None
+    return LineOutcome(
+        line=ended.line,
+        job=ended.job,
+        completed=completed,
+        text=_with_answer(ended, end),
+        prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
+        output_tokens=_count(usage, "completion_tokens", "output_tokens"),
+    )
+
+
+def _document(end: JobEnd) -> object | None:
+    if not end.result or "json" not in end.content_type:
+        return None
+    with suppress(ValueError, RecursionError):
+        document: object = json.loads(end.result.decode("utf-8"))
+        return document
+    return None
+
+
+def _with_answer(ended: EndedLine, end: JobEnd) -> bytes:
+    """The answer stands in the line as the model server wrote it; line breaks can only be between its values."""
+    answer = b" ".join((end.result or b"").splitlines())
+    names = f'{{"id": {json.dumps(ended.job_id)}, "custom_id": {json.dumps(ended.custom_id)}, '
+    head = f'"response": {{"status_code": {end.status}, "request_id": {json.dumps(ended.job_id)}, "body": '
+    return (names + head).encode() + answer.strip() + b'}, "error": null}\n'
+
+
+def _without_answer(ended: EndedLine, code: str, message: str) -> LineOutcome:
+    error = {"code": code, "message": message}
+    text = json.dumps({"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}) + "\n"
+    return LineOutcome(line=ended.line, job=ended.job, completed=False, text=text.encode())
+
+
+def _count(usage: object, *names: str) -> int:
+    """The first of these numbers of tokens that is one."""
+    values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
+    return next((value for value in values if isinstance(value, int) and 0 < value < 1 << 40), 0)
+
+
+def undone(line: BatchLine, ending: BatchStatus) -> EndedLine:
+    """A line that never became a job."""
+    job_id, end = new_id(BATCH_JOB_PREFIX), JobEnd(state=JobState.CANCELLED)
+    return EndedLine(line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending)
+
+
+def portion(lines: Sequence[BatchLine]) -> Sequence[BatchLine]:
+    """So many of them, at least one, that their part of the file is not long."""
+    kept = [line for line in lines if line.start + line.length - lines[0].start <= PORTION_BYTES]
+    return kept or lines[:1]
+
+
+def jobs_of(batch: Batch, lines: Sequence[BatchLine], text: bytes) -> list[tuple[int, Job]]:
+    """The jobs that lines become, by line; `text` begins with the first of them."""
+    first = lines[0].start
+    return [
+        (
+            line.line,
+            Job(
+                job_id=new_id(BATCH_JOB_PREFIX),
+                caller=batch.caller,
+                lane=batch.lane,
+                priority=batch.priority,
+                path=batch.endpoint,
+                model=line.model,
+                request=request_in(text[line.start - first : line.start - first + line.length], batch.endpoint),
+            ),
+        )
+        for line in lines
+    ]

@@ -7,16 +7,16 @@ check.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
-from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BatchEnded, BatchStarted, GatewayStopping, JobEnded
-from hearth.job_types import Batch, BatchStatus
-from hearth.jobs.batch_lines import Check
-from hearth.jobs.batch_runner import BatchRunner
+from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
+from hearth.events import BatchEnded, BatchStarted, JobEnded
+from hearth.job_types import PART_BYTES, Batch, BatchLine, BatchStatus
+from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
 from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
-from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs
+from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs, limits_of
 from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.batches import BatchTable
@@ -25,6 +25,10 @@ from hearth.types import BATCH_JOB_PREFIX, Lane
 
 GATHER_S = 0.2
 """Requests that end within this time are written together."""
+JOBS_AT_ONCE = 64
+"""Requests of one batch that are jobs at one time, so that a long one neither fills the store nor keeps others from their turn: enough for
+two runs on one model."""
+UNDONE_TOGETHER = 500
 
 
 class Batches(HandlingSink):
@@ -35,7 +39,7 @@ class Batches(HandlingSink):
         self.store = store
         self._jobs = jobs
         self._worker, self._runtime = worker, worker.runtime
-        self._runner = BatchRunner(files=files, batches=store, jobs=jobs, runtime=worker.runtime)
+        self._held = False  # the store had no room for the next request at the last step
         self._keys = KeysInUse()
         self._checks: dict[int, Check] = {}
         self._open: tuple[Batch, ...] = ()
@@ -43,25 +47,21 @@ class Batches(HandlingSink):
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._given_up: set[int] = set()
-        self._stopping = False
-        self._handlers = {GatewayStopping: self._on_stopping, JobEnded: self._on_job_ended}
+        self._handlers = {JobEnded: self._on_job_ended}
 
     async def create(self, new: Batch) -> Batch:
         """Take a batch, on the disk on return, or the one of its idempotency key. Raises as `Jobs.accept`, and NotFound: no such file."""
         settings = self._runtime.config.settings
-        if self._stopping:
+        if self._jobs.runner.stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
             raise BadRequest("batches.window is offpeak, and it is active hours all day here, so that never comes")
         with self._keys.use(new.caller, new.idempotency_key):
-            accepted = await self.store.add(new, settings.batches.max_open, self._own_max_open(new.lane))
+            shared = new.lane is Lane.EXTERNAL and settings.auth.keys
+            own = max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
+            accepted = await self.store.add(new, settings.batches.max_open, own)
         self._wake.set()
         return accepted
-
-    def _own_max_open(self, lane: Lane) -> int | None:
-        settings = self._runtime.config.settings
-        shared = lane is Lane.EXTERNAL and settings.auth.keys
-        return max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to. Raises StorageUnavailable: ask again."""
@@ -86,10 +86,7 @@ class Batches(HandlingSink):
     def status(self) -> dict[str, object]:
         """For the status page; `held`: the store had no room for the next request."""
         left = sum(batch.total - batch.completed - batch.failed for batch in self._open)
-        return {"open": len(self._open), "requests_left": left, "held": self._runner.held}
-
-    def _on_stopping(self, _event: GatewayStopping) -> None:
-        self._stopping = True
+        return {"open": len(self._open), "requests_left": left, "held": self._held}
 
     def _on_job_ended(self, event: JobEnded) -> None:
         if event.job_id.startswith(BATCH_JOB_PREFIX):
@@ -118,9 +115,9 @@ class Batches(HandlingSink):
             del self._doubtful[before.number]
         self._open = await self.store.open_batches()
         numbers = {batch.number for batch in self._open}
-        self._runner.held = False
+        self._held = False
         self._checks = {number: check for number, check in self._checks.items() if number in numbers}
-        steps = [await self._guarded(batch) for batch in self._open if not self._stopping]
+        steps = [await self._guarded(batch) for batch in self._open if not self._jobs.runner.stopping]
         return any(steps)
 
     async def _guarded(self, batch: Batch) -> bool:
@@ -136,7 +133,7 @@ class Batches(HandlingSink):
     async def _step(self, batch: Batch) -> bool:
         if batch.status is BatchStatus.VALIDATING and self._runtime.clock.wall() < batch.expires_wall_s:
             return await self._validate(batch)
-        if await self._runner.step(batch):
+        if await self._advance(batch):
             return True
         if batch.ending is None:
             return False
@@ -144,6 +141,62 @@ class Batches(HandlingSink):
         if ended is not None:
             self._emit_end(ended)
         return True
+
+    async def _advance(self, batch: Batch) -> bool:
+        """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
+        await self._jobs.runner.cancel_doubtful()  # what is cancelled in the store only would be written as such, and go on
+        ended = await self.store.ended_lines(batch.number)
+        if ended:
+            outcomes = await asyncio.to_thread(lambda: [outcome_of(each) for each in ended])
+            await self.store.record(batch.number, outcomes)
+            return True
+        if batch.ending is not None:
+            return await self._wind_up(batch, batch.ending)
+        if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed >= batch.total:
+            return await self.store.begin_end(batch.number, BatchStatus.COMPLETED)
+        if self._runtime.clock.wall() >= batch.expires_wall_s:
+            return await self.store.begin_end(batch.number, BatchStatus.EXPIRED)
+        await self._feed(batch)
+        return False
+
+    async def _wind_up(self, batch: Batch, ending: BatchStatus) -> bool:
+        """Have what has not ended end as undone; True while there was something."""
+        for job_id in await self.store.unended_jobs(batch.number):
+            await self._jobs.cancel_by_id(job_id, caller=None)
+        lines = await self.store.lines_without_job(batch.number, UNDONE_TOGETHER) if batch.output_file is not None else ()
+        if lines:
+            ended = [undone(line, ending) for line in lines]
+            await self.store.record(batch.number, [outcome_of(each) for each in ended])
+        return bool(lines) or bool(await self.store.ended_lines(batch.number))
+
+    async def _feed(self, batch: Batch) -> None:
+        limits = limits_of(self._runtime.config.settings, batch.lane)
+        most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
+        lines = portion(await self.store.lines_without_job(batch.number, most))
+        if not lines:
+            return
+        text = await self._text(batch, lines)
+        new = await asyncio.to_thread(jobs_of, batch, lines, text)
+        try:
+            with self._jobs.runner.accepting([job for _, job in new]):
+                for job in await self._jobs.store.admit(batch.number, new, limits):
+                    self._jobs.runner.announce(job)
+        except QueueFull:
+            self._held = True
+
+    async def _text(self, batch: Batch, lines: Sequence[BatchLine]) -> bytes:
+        """The input file from the first of the lines to the end of the last."""
+        first, end = lines[0].start, lines[-1].start + lines[-1].length
+        begin = first // PART_BYTES
+        place, found = begin - 1, bytearray()
+        while len(found) < end - begin * PART_BYTES:
+            parts = await self.files.parts(batch.input_file, place)
+            if not parts:
+                break
+            found += b"".join(data for _, data in parts)
+            place = parts[-1][0]
+        skipped = first % PART_BYTES
+        return bytes(found[skipped : skipped + end - first])
 
     async def _validate(self, batch: Batch) -> bool:
         check = self._checks.get(batch.number)

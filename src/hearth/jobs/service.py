@@ -28,7 +28,7 @@ _MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded
 
 
 class Jobs(HandlingSink):
-    """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
+    """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `runner.run` and `forget` run beside it."""
 
     def __init__(self, *, store: JobTable, worker: LLMQueueWorker) -> None:
         self.store = store
@@ -113,10 +113,6 @@ class Jobs(HandlingSink):
 
     def _on_stopping(self, _event: GatewayStopping) -> None:
         self.runner.stopping = True
-
-    async def run(self) -> None:
-        """Feed the GPU's queue until cancelled; what is being written then gets a moment."""
-        await self.runner.run()
 
     async def forget(self) -> None:
         """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""

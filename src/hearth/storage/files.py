@@ -8,10 +8,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from hearth.errors import BadRequest, NotFound, QueueFull
-from hearth.job_types import PART_BYTES, Page, Purpose, Stored, StoredFile
+from hearth.job_types import PART_BYTES, Page, Purpose, StoredFile
 from hearth.storage.table import Table, record
 
 _QUEUED = "SELECT TOTAL(queued) FROM temp.job_totals"
@@ -209,9 +209,9 @@ class FileTable(Table):
         """The files of everybody, or of one caller, the largest first."""
         return await self._select(file_of, _LIST_ALL, {"caller": caller, "limit": limit})
 
-    async def stored(self) -> tuple[Stored, ...]:
-        """What each caller keeps in the store, the most first."""
-        return await self._select(lambda row: Stored(**dict(row)), _STORED)
+    async def stored(self) -> tuple[dict[str, Any], ...]:
+        """What each caller keeps in the store, the most first: files, and jobs with their requests and results, with their bytes."""
+        return await self._select(dict, _STORED)
 
     async def remove(self, number: int) -> bool:
         """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
