@@ -190,6 +190,21 @@ async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_to
     assert ends(house) == {"job_1": "cancelled"}
 
 
+@in_house()
+async def test_a_cancel_that_the_disk_refuses_of_a_job_that_was_cancelled_before_is_not_told_of_again(house):
+    await house.accept(job(service_s=5.0))
+    await sleep_until(1.0)
+    seen = await house.record("job_1")
+    assert await house.jobs.cancel(seen)
+    await sleep_until(2.0)
+    house.disk.broken_writes = True
+    with pytest.raises(StorageUnavailable):
+        await house.jobs.cancel(seen)
+    house.disk.broken_writes = False
+    await sleep_until(60.0)  # meanwhile it is tried again
+    assert [event.job_id for event in house.events.of(JobEnded)] == ["job_1"]
+
+
 @in_virtual_time
 async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
     run = Run(job=job())
