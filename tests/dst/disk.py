@@ -1,7 +1,4 @@
-"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread.
-
-Where the disk is to fail, it is the real writer that meets it (`failing_disk`).
-"""
+"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger
 from hearth.storage.jobs import JobTable
 from hearth.storage.table import Reader, Table
-from hearth.storage.writer import Failure, StorageHealth, Writer, commit_together
-from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble
+from hearth.storage.writer import Failure, Writer, commit_together
+from tests.dst.failing_disk import FailingReader, FailingWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 from tests.storage.house import believed
 
@@ -29,7 +26,7 @@ class Tables:
     """The store as one process sees it; `writer` where it can fail."""
 
     epoch: int
-    writer: LoopWriter | None
+    writer: FailingWriter | None
     jobs: JobTable
     ledger: Ledger
     estimates: Estimates
@@ -50,11 +47,11 @@ class WholeDisk(Disk):
         left.trouble = self.trouble
         return left
 
-    def tables(self, clock: Clock, heard: Callable[[StorageHealth], None]) -> Tables:
-        """The tables for the next process; `heard` is told how the store is doing."""
+    def tables(self, clock: Clock) -> Tables:
+        """The tables for the next process."""
         self.epochs += 1
-        failing = None if self.trouble is None else LoopWriter(self, self.trouble, clock=clock, heard=heard)
-        writer = failing or cast("Writer", _PostingWriter(self))
+        failing = None if self.trouble is None else FailingWriter(self, self.trouble)
+        writer = cast("Writer", failing or _PostingWriter(self))
         reader = cast("Reader", SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble))
         calendar = believed(clock)
 

@@ -1,25 +1,22 @@
-"""A disk that fails: one commit, or all for a while, at its beginning, in its statements, before its sync or after it.
+"""A disk that fails: one commit, or all for a while, before anything is written or after all of it was.
 
-The real writer works on it, with its queue, its retries and its health; only its thread is missing: the loop does the thread's rounds.
+What the real writer does then has tests of its own (`tests/storage`); here a commit fails at once, and what was posted is tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from enum import Enum, auto
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.database import Database
-from hearth.storage.writer import Backlog, StorageHealth, Writer
+from hearth.storage.writer import Failure, Statement, commit_together
 from tests.dst.drawing import More
-from tests.jobs.house import Disk, SteadyReader
-from tests.storage.house import NoUpkeep, disk_error
+from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 
 if TYPE_CHECKING:
     from tests.dst.world import World
@@ -28,35 +25,17 @@ T = TypeVar("T")
 
 PERIODS_S = (0.5, 3.0, 12.0)
 READS_TOO = 0.3  # in so many of the periods nothing can be read either
+RETRY_S = 1.0
 
 
-class Stage(StrEnum):
-    """Where a commit fails."""
+class Blow(Enum):
+    """What becomes of a commit."""
 
-    BEGIN = "begin"
-    STATEMENT = "statement"
-    COMMIT = "commit"
-    SYNCED = "synced"  # it is said to have failed, and is found in the file
+    REFUSED = auto()
+    SYNCED = auto()  # it is said to have failed, and is found in the file
 
 
-@dataclass(frozen=True, slots=True)
-class Blow:
-    """What SQLite says, and where."""
-
-    code: int
-    stage: Stage
-
-
-BLOWS = (
-    Blow(sqlite3.SQLITE_BUSY, Stage.BEGIN),
-    Blow(sqlite3.SQLITE_READONLY, Stage.STATEMENT),
-    Blow(sqlite3.SQLITE_FULL, Stage.STATEMENT),
-    Blow(sqlite3.SQLITE_FULL, Stage.COMMIT),
-    Blow(sqlite3.SQLITE_IOERR_WRITE, Stage.COMMIT),
-    Blow(sqlite3.SQLITE_IOERR_FSYNC, Stage.COMMIT),
-    Blow(sqlite3.SQLITE_IOERR_FSYNC, Stage.SYNCED),
-    Blow(sqlite3.SQLITE_IOERR_FSYNC, Stage.SYNCED),
-)
+BLOWS = (*[Blow.REFUSED] * 3, Blow.SYNCED)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,121 +74,70 @@ class Trouble:
         return any(since <= at <= until for at in self.hits)
 
 
-class _Connection:
-    """The only one that writes. A transaction that begins on it draws its fate."""
-
-    def __init__(self, raw: sqlite3.Connection, trouble: Trouble) -> None:
-        self._raw = raw
-        self._trouble = trouble
-        self._blow: Blow | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        word = statement.partition(" ")[0]
-        if word == "ROLLBACK":
-            return self._raw.execute(statement)
-        if word == "BEGIN":
-            self._blow = self._trouble.next_blow()
-        stage = {"BEGIN": Stage.BEGIN, "COMMIT": Stage.COMMIT}.get(word, Stage.STATEMENT)
-        self._meet(stage)
-        cursor = self._raw.execute(statement, *values)
-        if word == "COMMIT":
-            self._meet(Stage.SYNCED)
-            self._trouble.wrote_at = asyncio.get_running_loop().time()
-        return cursor
-
-    def executemany(self, statement: str, values: Any) -> sqlite3.Cursor:
-        self._meet(Stage.STATEMENT)
-        return self._raw.executemany(statement, values)
-
-    def _meet(self, stage: Stage) -> None:
-        if self._blow is not None and self._blow.stage is stage:
-            self._trouble.hit()
-            self._trouble.silent += stage is Stage.SYNCED
-            raise disk_error(self._blow.code)
-
-
-class _NoReserve:
-    is_held = False
-
-    def restore(self) -> None:
-        """There is none."""
-
-
-class _File:
-    """What the writer has of a `Database`."""
+class FailingWriter(SteadyWriter):
+    """`submit` is done or refused in the next turn; what is posted is tried until it is taken."""
 
     def __init__(self, disk: Disk, trouble: Trouble) -> None:
-        self.reserve = _NoReserve()
-        self.epoch = disk.epochs
-        self._raw = disk.connection
-        self._connection = _Connection(disk.connection, trouble)
-
-    def connection(self) -> sqlite3.Connection:
-        return cast("sqlite3.Connection", self._connection)
-
-    def discard(self) -> None:
-        if self._raw.in_transaction:
-            self._raw.execute("ROLLBACK")
-
-    def make_room(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """The disk outlives the process."""
-
-
-class LoopWriter(Writer):
-    """The real writer on the loop: what is submitted is written in the next turn, what is posted at once while the disk is well."""
-
-    def __init__(self, disk: Disk, trouble: Trouble, *, clock: Clock, heard: Callable[[StorageHealth], None]) -> None:
-        super().__init__(cast("Database", _File(disk, trouble)), clock=clock, upkeep=NoUpkeep(), listener=heard)
-        self._backlog = Backlog(10_000, gather_s=0.0)
+        super().__init__(disk)
+        self._trouble = trouble
         self._again: asyncio.TimerHandle | None = None
-        self._is_due = False
-        self._told: deque[Callable[[], object]] = deque()
+        self._gathered: list[tuple[Statement, asyncio.Future[object]]] = []
 
-    def submit(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        future = super().submit(run)
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._round)
-        return future
+    async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._round)
+        future = asyncio.get_running_loop().create_future()
+        self._gathered.append((run, future))
+        return cast("T", await future)
+
+    def _round(self) -> None:
+        """What comes in one turn goes together."""
+        gathered, self._gathered = self._gathered, []
+        try:
+            results = self._commit(*(run for run, _ in gathered))[-len(gathered) :]
+        except StorageUnavailable as error:
+            results = [Failure(error=StorageUnavailable(error.fault)) for _ in gathered]
+        for result, (_, future) in zip(results, gathered, strict=True):
+            if isinstance(result, Failure) and not future.done():
+                future.set_exception(result.error)
+            elif not future.done():
+                future.set_result(result)
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
         super().post(run)
-        if self._trouble is None:
-            self._round()
+        self._flush()
 
-    def _round(self) -> None:
-        """One of the thread's, which never waits here."""
-        self._is_due = False
-        if self._backlog.is_closed:
-            return
-        self._write(self._backlog.take(self._batch, 0.0) or self._probes())
-        self._rest()
-        if self._trouble is not None:
-            self._again = self._loop.call_later(self._retry_s, self._round)
-
-    def _rest(self) -> None:
+    def close(self) -> None:
+        """Try once more."""
         if self._again is not None:
             self._again.cancel()
+        if self._posted:
+            with suppress(StorageUnavailable):
+                self._commit()
 
-    def _tell(self, what: Callable[[], object]) -> None:
-        """In the order of telling, as from a thread, however the loop shuffles."""
-        self._told.append(what)
-        self._loop.call_soon(self._tell_next)
+    def _flush(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        try:
+            if self._posted:
+                self._commit()
+        except StorageUnavailable:
+            self._again = asyncio.get_running_loop().call_later(RETRY_S, self._flush)
 
-    def _tell_next(self) -> None:
-        self._told.popleft()()
-
-    async def close(self, timeout_s: float) -> bool:
-        self._rest()
-        self._backlog.close()
-        self._run()
-        return await super().close(timeout_s)
+    def _commit(self, *statements: Statement) -> list[object]:
+        """With what was posted before. Raises StorageUnavailable."""
+        blow, trouble = self._trouble.next_blow(), self._trouble
+        if blow is Blow.REFUSED:
+            trouble.hit()
+            raise StorageUnavailable(StorageFault.IO)
+        results = commit_together(self._disk.connection, [*self._posted, *statements])
+        self._posted.clear()
+        trouble.wrote_at = asyncio.get_running_loop().time()
+        if blow is Blow.SYNCED:
+            trouble.hit()
+            trouble.silent += 1
+            raise StorageUnavailable(StorageFault.IO)
+        return results
 
 
 class FailingReader(SteadyReader):

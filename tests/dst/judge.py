@@ -40,7 +40,6 @@ def judge_rest(world: World) -> None:
     assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
     assert world.claude.open_calls == 0, "a call to Claude goes on"
     assert life.purse.open_reservations == 0, "money is still set aside"
-    assert not life.watch.disk_fails, "nobody was told that the disk is well again"
     if life.embeddings is not None:
         assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
         assert not life.embeddings._seats, "somebody still sits in a call"

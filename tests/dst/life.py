@@ -12,11 +12,9 @@ from hearth.errors import BackendGone
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
-from hearth.jobs.runner import STOP_S
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
-from hearth.storage.store import StorageReporter
 from hearth.types import Sequence
 from tests.dst.claude import FakeClaude, NoPrices
 from tests.dst.disk import WholeDisk
@@ -46,8 +44,8 @@ class Life:
         hooks: Hooks | None = None,
     ) -> None:
         self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
-        self.tables = disk.tables(clock, lambda health: self._reporter.hear(health))  # noqa: PLW0108 - there is none yet
-        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members, failed_at=self._failed_at)
+        self.tables = disk.tables(clock)
+        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
         self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped
         self.cut_off = False  # it was stopped while the disk failed, or just had
         self.lost: frozenset[int] = frozenset()  # items that have ended, and of which no row came to the disk before the end
@@ -64,7 +62,6 @@ class Life:
             history=self.tables.invocations,
             on_stop=(self._close,),
         )
-        self._reporter = StorageReporter(clock=clock, events=self.gateway.events)
         self.watch.observe(self.gateway.worker.scheduler)
         self.gateway.worker._on_decision = self.watch.decided
         self.purse = CloudBudget(
@@ -137,9 +134,6 @@ class Life:
         """Not all that it knew at its end is on the disk."""
         return self.killed or self.cut_off
 
-    def _failed_at(self, instant: float) -> bool:
-        return self.disk.trouble is not None and self.disk.trouble.failed_between(instant, instant)
-
     async def end(self, grace_s: float | None = None) -> None:
         """Stop it in good order."""
         stops_at = asyncio.get_running_loop().time()
@@ -177,4 +171,4 @@ class Life:
     async def _close(self) -> None:
         self.closed += 1
         if self.tables.writer is not None:
-            await self.tables.writer.close(STOP_S)
+            self.tables.writer.close()

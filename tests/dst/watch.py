@@ -25,8 +25,6 @@ from hearth.events import (
     JobEnded,
     JobRequeued,
     JobStarted,
-    StorageFailed,
-    StorageRecovered,
 )
 from hearth.scheduling.actions import Abort, Action, Cut, Preempt
 from hearth.scheduling.core import Scheduler
@@ -59,7 +57,7 @@ class Endless(BaseException):
 
 
 class Watch:
-    """An event sink. `members`: whose inputs a call for several carries; `failed_at`: whether the disk failed at an instant."""
+    """An event sink. `members`: whose inputs a call for several carries."""
 
     def __init__(
         self,
@@ -67,7 +65,6 @@ class Watch:
         *,
         thorough: bool,
         members: Callable[[int], Iterable[int]] = lambda _: (),
-        failed_at: Callable[[float], bool] = lambda _: False,
     ) -> None:
         self.items: dict[int, Item] = {}
         self.live: dict[int, Item] = {}
@@ -80,9 +77,8 @@ class Watch:
         self.drained_at = -1.0
         self.interruptions: list[tuple[Lane, float]] = []
         self.paused = self.draining = False
-        self.disk_fails = False
         self.sharing: set[str] = set()  # requests that may share a call of the model server
-        self._members, self._failed_at = members, failed_at
+        self._members = members
         self.seen: Counter[str] = Counter()  # events by their names
         self._at_once, self._decided_at = 0, -1.0
         self._checker: DecisionChecker
@@ -102,8 +98,6 @@ class Watch:
             JobEnded: self._job_ended,
             BatchEnded: self.batches_ended.append,
             ConfigReloaded: self._reloaded,
-            StorageFailed: self._disk_failed,
-            StorageRecovered: self._disk_recovered,
         }
 
     def observe(self, scheduler: Scheduler) -> None:
@@ -219,16 +213,6 @@ class Watch:
             self._breaks(event.at, f"job {event.job_id} ends twice")
         self.jobs_ended.append(event)
         self.jobs_under_way.discard(event.job_id)
-
-    def _disk_failed(self, event: StorageFailed) -> None:
-        self.disk_fails = True
-        if not self._failed_at(event.at):
-            self._breaks(event.at, f"the disk is said to fail: {event}")
-
-    def _disk_recovered(self, event: StorageRecovered) -> None:
-        if not self.disk_fails or event.dropped:
-            self._breaks(event.at, f"the disk is said to be well again: {event}")
-        self.disk_fails = False
 
     def _reloaded(self, event: ConfigReloaded) -> None:
         self._reloaded_at = event.at

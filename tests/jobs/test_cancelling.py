@@ -177,6 +177,16 @@ async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_tho
 
 
 @in_house()
+async def test_a_cancel_of_what_has_ended_tells_nobody_again_whatever_the_disk_does(house):
+    await house.accept(job(service_s=50.0))
+    await sleep_until(1.0)
+    assert await house.jobs.cancel(await house.record("job_1"))
+    for house.disk.broken_writes in (True, False):
+        assert not await house.jobs.cancel(await house.record("job_1"))
+    assert ends(house) == {"job_1": "cancelled"}
+
+
+@in_house()
 async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled(house):
     await house.accept(job(service_s=1.0))
     await sleep_until(0.5)

@@ -40,9 +40,10 @@ internal work for another model stops everything that keeps it out [policy=adapt
   ext a -> start 1 on a; ext a -> start 2 on a; int b -> preempt 1, preempt 2; stopped 1; stopped 2 -> unload a
 a model that must make room takes no more external work [parallel=2]
   ext a -> start 1 on a; first_byte 1 forwarded; int b -> hold 1; ext a
-of several interrupted items the latest interrupted goes first [parallel=2]
-  ext a -> start 1 on a; ext a -> start 2 on a; int a -> preempt 2; int a -> preempt 1; stopped 2 -> start 3 on a; stopped 1 -> start 4 on
-  a; end 3 -> start 1 on a; end 4 -> start 2 on a
+of several interrupted items the latest interrupted goes first
+  [packing.mode=pack packing.prefill_max_tokens=100 preempt_restart_bound_s=0 preempt_min_remaining_s=0 parallel=2]
+  down; ext a prompt_tokens=90; ext a prompt_tokens=20; up -> start 2 on a; at 0.02 -> start 1 on a; at 1; int a -> preempt 1; int a ->
+  preempt 2; stopped 1 -> start 3 on a; stopped 2 -> start 4 on a; end 3 -> start 2 on a; at 2; end 4 -> start 1 on a
 an item interrupted often enough is protected and finishes [max_interrupt_count=2]
   ext a -> start 1 on a; int a -> preempt 1; stopped 1 -> start 2 on a; end 2 -> start 1 on a; int a -> preempt 1; stopped 1 -> start 3 on
   a; end 3 -> start 1 on a; int a; end 1 -> start 4 on a

@@ -256,6 +256,8 @@ class JobRunner:
 
     async def cancel(self, job: Job) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: it is tried again, and may be asked again."""
+        if job.state.is_end and job.job_id not in self._cancels:
+            return False
         cancel = self._cancels.setdefault(job.job_id, Cancel(job=job, asked_wall_s=self._runtime.clock.wall()))
         try:
             made = cancelled = await self._store.cancel(job.job_id)
