@@ -164,6 +164,9 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
         it.emit(SWAP)
         (text,) = await it.arrived()
         assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of ")
+        it.emit(replace(SWAP, offloaded=True))
+        (text,) = await it.arrived()
+        assert text.startswith("Hearth: Model runs partly on the CPU: b ")
 
 
 @in_virtual_time

@@ -104,6 +104,7 @@ class Webhooks:
         self.in_flight = 0
         self.most_in_flight = 0
         self.released = asyncio.Event()
+        self.connections: set[asyncio.Transport] = set()
 
     def take(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Reply:
         """Note a post and choose the answer."""
@@ -128,10 +129,11 @@ class Webhooks:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self._enter()
+        assert request.transport is not None
+        self.connections.add(request.transport)
         try:
             reply = self.take(request.path, request.query, request.headers, await request.read())
             if reply.reset:
-                assert request.transport is not None
                 request.transport.abort()
             if reply.stall:
                 await self.released.wait()
