@@ -406,7 +406,7 @@ async def test_nobody_tells_when_a_job_starts_that_an_order_holds_back(house):
     assert house.jobs.estimated_start_s(await house.record("job_1")) is None
     house.gateway.orders.resume()
     house.gateway.orders.drain()
-    await house.accept(job("job_2"))
+    assert (await house.accept(job("job_2"))).job.position == 0
     assert house.jobs.estimated_start_s(await house.record("job_2")) is None
     house.gateway.orders.resume()
     await house.ended("job_1", "job_2")
