@@ -61,13 +61,18 @@ def call_to(path: str, **more: Any) -> BackendCall:
     return BackendCall(method="POST", path=path, body=encode({"model": "m", **BODIES[path], "stream": True, **more}))
 
 
-def native_rest(rest: str, *, done: str = "stop", prompt_tokens: int = 30, cut: Run | None = None) -> bytes:
-    """What a model server says to `raw`."""
+def native_rest(rest: str, *, done: str = "stop", cut: Run | None = None, calls: Sequence[str] | None = None) -> bytes:
+    """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an answer."""
+    said: list[dict[str, Any]] = [{"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)]
+    for number, (name, arguments) in enumerate(map(json.loads, calls or ())):
+        called = {"id": f"call_{number}", "function": {"index": number, "name": name, "arguments": arguments}}
+        said.append({"content": "", "tool_calls": [called]})
+    counts = {"total_duration": 5, "prompt_eval_count": 30, "eval_count": len(said), "eval_duration": 3}
+    lines: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {"done": False}) for one in said]
+    lines += [({"content": ""}, {"done": True, "done_reason": done, **counts})]
     head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
-    pieces = list((cut or Run(rng=random.Random(1))).cut(rest))
-    lines = [{**head, "response": piece, "done": False} for piece in pieces]
-    counts = {"total_duration": 5, "prompt_eval_count": prompt_tokens, "eval_count": len(pieces), "eval_duration": 3}
-    return b"".join(encode(line) + b"\n" for line in (*lines, {**head, "response": "", "done": True, "done_reason": done, **counts}))
+    shaped = [({"response": one["content"]} if calls is None else {"message": {"role": "assistant", **one}}, end) for one, end in lines]
+    return b"".join(encode({**head, **one, **end}) + b"\n" for one, end in shaped)
 
 
 def content_of(answer: Answer) -> str:
@@ -291,21 +296,6 @@ TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
 """How an answer that calls a tool ends, where that is not `stop`."""
 
 
-def chat_rest(rest: str, calls: Sequence[str], cut: Run, done: str = "stop") -> bytes:
-    """What a model server says to `/api/chat` with the beginning of an answer."""
-    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
-    said: list[dict[str, Any]] = [{"content": piece} for piece in cut.cut(rest)]
-    for number, call in enumerate(calls):
-        name, arguments = json.loads(call)
-        said.append(
-            {"content": "", "tool_calls": [{"id": f"call_{number}", "function": {"index": number, "name": name, "arguments": arguments}}]}
-        )
-    lines = [{**head, "message": {"role": "assistant", **one}, "done": False} for one in said]
-    counts = {"total_duration": 5, "prompt_eval_count": 30, "eval_count": len(said), "eval_duration": 3}
-    last = {**head, "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": done, **counts}
-    return b"".join(encode(line) + b"\n" for line in (*lines, last))
-
-
 @for_each("calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')])
 @for_each("path", CHATS)
 def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
@@ -325,7 +315,7 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
             known = asked["messages"][-1]["content"]
             assert text.startswith(known)
             assert rest.is_read_as(PREFIX + known)
-            parts = [rest.feed(chunk, WALL_S) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
+            parts = [rest.feed(chunk, WALL_S) for chunk in chunked(native_rest(text[len(known) :], calls=calls, cut=Run(rng=rng)), rng)]
             seen = sent.data + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
             assert told(path, seen).answer == expected(path, answer), (number, cut)
 
@@ -355,86 +345,50 @@ def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thou
         rest.feed(encode(thought) + b"\n", WALL_S)
 
 
-ASKED: JsonObject = {"role": "user", "content": "weather?"}
-CALLED: JsonObject = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
+def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def text_of(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+ASKED, SUN = turn("user", "weather?"), turn("tool", "sun", tool_call_id="c1")
+CALLED: Any = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
+OPENAI_CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}}
+CLAUDE_CALL = {"type": "tool_use", "id": "c1", "name": "find", "input": {"city": "Rome"}}
+CLAUDE_RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": [text_of("sun")]}
+RESPONSE_CALL = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'}
+RESPONSE_RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
+SCHEMA = {"type": "object"}
 NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": {"type": "object"}}}
+CLAUDE_TOOLS = [{"name": "find", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
+RESPONSE_TOOLS = [{"type": "function", "name": "find", "description": None, "strict": False, "parameters": SCHEMA}]
+TOOL_TURNS: list[tuple[str, Any, Any, list[Any]]] = [
+    (
+        "/v1/chat/completions",
+        [NATIVE_TOOL],
+        [ASKED, turn("assistant", None, tool_calls=[OPENAI_CALL]), turn("tool", [text_of("sun")], tool_call_id="c1")],
+        [ASKED, turn("assistant", "", tool_calls=[CALLED]), SUN | {"tool_name": "find"}],
+    ),
+    (
+        "/v1/messages",
+        CLAUDE_TOOLS,
+        [ASKED, turn("assistant", [text_of("Let me see."), CLAUDE_CALL]), turn("user", [text_of("go on"), CLAUDE_RESULT])],
+        [ASKED, turn("assistant", "Let me see.", tool_calls=[CALLED]), SUN, turn("user", "go on")],
+    ),
+    (
+        "/v1/responses",
+        RESPONSE_TOOLS,
+        [ASKED, {"type": "reasoning", "summary": [], "encrypted_content": "hm"}, RESPONSE_CALL, RESPONSE_RESULT],
+        [ASKED, turn("assistant", "", thinking="hm", tool_calls=[CALLED]), SUN],
+    ),
+]
 
 
-@for_each(
-    ("path", "more", "messages"),
-    [
-        (
-            "/v1/chat/completions",
-            {
-                "tools": [NATIVE_TOOL],
-                "messages": [
-                    ASKED,
-                    {
-                        "role": "assistant",
-                        "content": None,
-                        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}}],
-                    },
-                    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "sun"}]},
-                ],
-            },
-            [
-                ASKED,
-                {"role": "assistant", "content": "", "tool_calls": [CALLED]},
-                {"role": "tool", "content": "sun", "tool_call_id": "c1", "tool_name": "find"},
-            ],
-        ),
-        (
-            "/v1/messages",
-            {
-                "tools": [{"name": "find", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
-                "messages": [
-                    ASKED,
-                    {
-                        "role": "assistant",
-                        "content": [
-                            {"type": "text", "text": "Let me see."},
-                            {"type": "tool_use", "id": "c1", "name": "find", "input": {"city": "Rome"}},
-                        ],
-                    },
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "text", "text": "go on"},
-                            {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sun"}]},
-                        ],
-                    },
-                ],
-            },
-            [
-                ASKED,
-                {"role": "assistant", "content": "Let me see.", "tool_calls": [CALLED]},
-                {"role": "tool", "content": "sun", "tool_call_id": "c1"},
-                {"role": "user", "content": "go on"},
-            ],
-        ),
-        (
-            "/v1/responses",
-            {
-                "tools": [{"type": "function", "name": "find", "description": None, "strict": False, "parameters": {"type": "object"}}],
-                "input": [
-                    ASKED,
-                    {"type": "reasoning", "summary": [], "encrypted_content": "hm"},
-                    {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'},
-                    {"type": "function_call_output", "call_id": "c1", "output": "sun"},
-                ],
-            },
-            [
-                ASKED,
-                {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [CALLED]},
-                {"role": "tool", "content": "sun", "tool_call_id": "c1"},
-            ],
-        ),
-    ],
-)
-def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
-    path: str, more: dict[str, Any], messages: list[Any]
-) -> None:
-    body = asked(after(path, TWO, 6, **more))
+@for_each(("path", "tools", "turns", "messages"), TOOL_TURNS)
+def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(path: str, tools: Any, turns: Any, messages: Any) -> None:
+    body = asked(after(path, TWO, 6, tools=tools, **{"input" if path == "/v1/responses" else "messages": turns}))
     assert body["messages"][:-1] == messages
     assert body["tools"] == [NATIVE_TOOL]
     assert (body["stream"], body["truncate"], body["messages"][-1]["role"]) == (True, False, "assistant")
@@ -449,35 +403,27 @@ def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path
             Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
 
 
-@for_each(
-    ("path", "more", "messages"),
-    [
-        ("/v1/messages", {"system": "be brief", "messages": TURNS}, [{"role": "system", "content": "be brief"}, *TURNS]),
-        (
-            "/v1/messages",
-            {
-                "system": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}],
-                "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},
-                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hi"}]},
-                    {"role": "user", "content": ""},
-                ],
-            },
-            [{"role": "system", "content": "be brief"}, *TURNS, {"role": "assistant", "content": "hi", "thinking": "hm"}],
-        ),
-        ("/v1/responses", {"instructions": "be brief", "input": "hello"}, [{"role": "system", "content": "be brief"}, *TURNS]),
-        (
-            "/v1/responses",
-            {
-                "input": [
-                    {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
-                    {"type": "message", "role": "assistant", "content": "hi"},
-                ]
-            },
-            [*TURNS, {"role": "assistant", "content": "hi"}],
-        ),
-    ],
-)
+BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
+MESSAGES: list[tuple[str, Any, Any]] = [
+    ("/v1/messages", {"system": "be brief", "messages": TURNS}, [BRIEF, *TURNS]),
+    (
+        "/v1/messages",
+        {
+            "system": [text_of("be "), text_of("brief")],
+            "messages": [
+                turn("user", [text_of("hel"), text_of("lo")]),
+                turn("assistant", [{"type": "thinking", "thinking": "hm"}, text_of("hi")]),
+                turn("user", ""),
+            ],
+        },
+        [BRIEF, *TURNS, HI | {"thinking": "hm"}],
+    ),
+    ("/v1/responses", {"instructions": "be brief", "input": "hello"}, [BRIEF, *TURNS]),
+    ("/v1/responses", {"input": [turn("user", [{"type": "input_text", "text": "hello"}]), {"type": "message", **HI}]}, [*TURNS, HI]),
+]
+
+
+@for_each(("path", "more", "messages"), MESSAGES)
 def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], messages: list[Any]) -> None:
     body = json.loads(after(path, TWO, 8, **more).rendering(answered=False).body)
     assert body["messages"] == messages

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from itertools import groupby
 
 import pytest
 
-from hearth.emulator import Emulator
+from hearth.emulator import EmulatedModel, Emulator
 from tests.emulator.captures import CAPTURES, comparable, connect, read_capture, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys
+from tests.support.cases import for_each
 
 ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
 BUSY = [name for name in ALL if name.startswith("busy_503")]
@@ -32,13 +34,29 @@ async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emula
     assert comparable(name, answer) == comparable(name, recorded)
 
 
-@pytest.mark.parametrize("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
-async def test_ps_lists_a_loaded_model_as_recorded(name: str, start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(toys(), vram_gib=0)
-    model = "ma" if name == "ps_after_runner_crash" else "tiny-a"
-    await send(url, post("/api/generate", f'{{"model":"{model}"}}'))
+LISTED = ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash", "delete_ok", "oai_models"]
+"""What these show depends on what was done before, and on the models that there are."""
+
+
+def models_of(name: str) -> list[EmulatedModel]:
+    return toys("slow", "tiny-a", "tiny-b") if name == "oai_models" else toys()
+
+
+async def come_to(name: str, emulator: Emulator, url: str, signed: Callable[[bytes], bytes] = bytes) -> None:
+    """Do what was done before the recording."""
+    model = {"ps_loaded": "tiny-a", "ps_after_oai_keepalive": "tiny-a", "ps_after_runner_crash": "ma"}.get(name)
+    if model is not None:
+        await send(url, signed(post("/api/generate", f'{{"model":"{model}"}}')))
     if name == "ps_after_runner_crash":
         emulator.kill_runner("ma")
+    if name == "delete_ok":
+        await send(url, signed(read_capture("copy").request))
+
+
+@for_each("name", LISTED)
+async def test_what_is_listed_or_deleted_after_a_change_is_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(models_of(name), vram_gib=0)
+    await come_to(name, emulator, url)
     exchange = read_capture(name)
     assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
 
@@ -48,15 +66,6 @@ async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_anot
     exchange = read_capture("oai_chat_zstd")
     answer, recorded = (re.sub(rb'"(prompt|total)_tokens":\d+', b"", raw) for raw in (await send(url, exchange.request), exchange.response))
     assert take_apart(answer) == take_apart(recorded)
-
-
-async def test_deleting_a_copy_and_listing_the_rest_are_answered_as_recorded(start_emulator: StartEmulator) -> None:
-    for name, models in {"delete_ok": toys(), "oai_models": toys("slow", "tiny-a", "tiny-b")}.items():
-        _, url = await start_emulator(models)
-        if name == "delete_ok":
-            await send(url, read_capture("copy").request)
-        exchange = read_capture(name)
-        assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
 
 
 @pytest.mark.parametrize("name", BUSY)

@@ -252,15 +252,6 @@ async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next_until_i
     assert emulator.resident == ("b:latest",)
 
 
-async def test_a_model_that_cannot_go_for_some_seconds_goes_after_them(show) -> None:
-    emulator, caller = await show("stuck-unload=0.05")
-    await caller.generate("a")
-    began_at = time.monotonic()
-    await caller.post("/api/generate", model="a", keep_alive=0)
-    await until(lambda: not emulator.resident)
-    assert time.monotonic() - began_at >= 0.05
-
-
 async def test_a_model_that_cannot_go_still_serves_and_stays_if_it_is_asked_to(show) -> None:
     emulator, caller = await show("stuck-unload")
     await caller.generate("a", keep_alive=0)

@@ -14,30 +14,15 @@ import pytest
 
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import (
-    BackendMode,
-    CallerLimits,
-    GpuSettings,
-    RateLimitSettings,
-    SchedulingSettings,
-    ServerSettings,
-    Settings,
-    Window,
-)
+from hearth.config.settings import BackendMode, GpuSettings
 from hearth.gateway import Gateway
+from tests.clients.home import house_settings
 from tests.engine.front import MODEL, Front, open_front
 from tests.engine.gguf import LETTERS, write_model
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
-SETTINGS = Settings(
-    scheduling=SchedulingSettings(
-        active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0, preempt_restart_bound_s=0.0
-    ),
-    rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
-    gpu=GpuSettings(home_model=MODEL),
-    server=ServerSettings(shutdown_grace_s=0),
-)
+SETTINGS = house_settings(gpu=GpuSettings(home_model=MODEL))
 """The house's work always interrupts, and nothing is refused."""
 
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from hearth.events import ItemDiverged, ItemInterrupted, ItemResumed
-from hearth.types import Lane, Way
+from hearth.types import Way
 from tests.engine.conftest import Bench
 from tests.engine.front import MODEL
 from tests.engine.gguf import WORDS
@@ -72,14 +72,6 @@ async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended(bench):
     assert {chunk.model for chunk in chunks} == {MODEL}
 
 
-async def test_a_whole_answer_comes_through_with_its_count_of_tokens(bench):
-    answer = await bench.client.chat.completions.create(**asking("hello house", max_tokens=7))
-
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 7
-    assert set((answer.choices[0].message.content or "").split()) <= set(WORDS)
-
-
 async def test_an_error_of_the_engine_reaches_the_caller_as_it_is(bench):
     with pytest.raises(openai.BadRequestError, match="grammar"):
         await bench.client.chat.completions.create(**asking("hello"), extra_body={"grammar": "root ::= ("})
@@ -108,16 +100,6 @@ async def test_leaving_without_streaming_frees_the_slot_for_the_next_caller(benc
         answer = await bench.client.chat.completions.create(**asking("hello", max_tokens=2))
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 2
-
-
-async def test_a_request_of_the_house_interrupts_a_stream_which_then_goes_on_as_if_nothing_had_been(bench):
-    asked = asking("a story of the river", max_tokens=LONG_TOKENS, seed=7)
-
-    text = await interrupted(bench, asked)
-
-    assert text == await undisturbed(bench, asked)
-    assert [event.lane for event in bench.events.of(ItemInterrupted)] == [Lane.EXTERNAL]
-    assert bench.events.of(ItemResumed)[0].verified_chars > 0
 
 
 async def test_nearly_every_interrupted_stream_reproduces_itself(bench, capsys):

@@ -13,8 +13,18 @@ import pytest_asyncio
 
 from hearth.config.settings import ModelSettings, StartedStreams
 from tests.emulator.captures import CAPTURES, Answer, comparable, connect, read_capture, send, take_apart
-from tests.emulator.conftest import toys
-from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post, until_in_loader, until_running
+from tests.emulator.test_captures import (
+    BUSY,
+    KILLED,
+    KILLED_WHOLE,
+    LISTED,
+    STATEFUL,
+    come_to,
+    models_of,
+    post,
+    until_in_loader,
+    until_running,
+)
 from tests.support.cases import for_each
 from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, replay, seen, without
 
@@ -135,30 +145,11 @@ async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_r
         assert same(answer, recorded(name)), answer
 
 
-async def test_ps_of_an_empty_card_is_as_recorded():
-    async with open_front() as front:
-        assert await replay(front, "ps_empty") == recorded("ps_empty")
-
-
-@for_each("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
-async def test_ps_lists_a_model_that_the_gateway_loaded_as_recorded(name: str):
-    async with open_front() as front:
-        model = "ma" if name == "ps_after_runner_crash" else "tiny-a"
-        await send(front.url, as_owner(post("/api/generate", f'{{"model":"{model}"}}')))
-        if name == "ps_after_runner_crash":
-            front.emulator.kill_runner("ma")
+@for_each("name", [*LISTED, "ps_empty"])
+async def test_what_is_listed_or_deleted_after_a_change_is_as_recorded(name: str):
+    async with open_front(profiles=models_of(name)) as front:
+        await come_to(name, front.emulator, front.url, as_owner)
         assert await replay(front, name) == recorded(name)
-
-
-async def test_deleting_a_copy_is_answered_as_recorded():
-    async with open_front() as front:
-        await replay(front, "copy")
-        assert await replay(front, "delete_ok") == recorded("delete_ok")
-
-
-async def test_the_openai_model_list_is_as_recorded():
-    async with open_front(profiles=toys("slow", "tiny-a", "tiny-b")) as front:
-        assert await replay(front, "oai_models") == recorded("oai_models")
 
 
 async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():

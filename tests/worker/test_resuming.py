@@ -22,7 +22,7 @@ from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, expected, stream
-from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, chat_rest, offering
+from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, native_rest, offering
 from tests.support import ollama_wire as wire
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
@@ -111,7 +111,7 @@ class Model:
         if not body.get("raw"):
             run = Pieces(rng=Random(0))
             run.words = words
-            frames = tuple(chat_rest("".join(words), self.calls, run, reason).splitlines(keepends=True))
+            frames = tuple(native_rest("".join(words), calls=self.calls, cut=run, done=reason).splitlines(keepends=True))
             return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
         service_s, prompt_tokens = (len(words) + 1) * A_WORD_S, 11 + len(self.words) - len(rest)
         return Service(words=words, first_byte_s=A_WORD_S, service_s=service_s, prompt_tokens=prompt_tokens, done_reason=reason)
