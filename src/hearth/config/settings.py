@@ -145,7 +145,7 @@ class CallerLimits(Section):
 
 
 _UNSET = CallerLimits()
-_WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
+_WITH_KEYS = (120, 2000)
 """More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing."""
 
 
@@ -159,11 +159,11 @@ class RateLimitSettings(Section):
 
     def of_caller(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
-        rungs = (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
-        return (
-            next(rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None),
-            next(rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None),
-        )
+        minute, hour = _WITH_KEYS
+        for limits in (self.default, self.callers.get(caller, _UNSET)):
+            minute = minute if limits.requests_per_minute is None else limits.requests_per_minute
+            hour = hour if limits.requests_per_hour is None else limits.requests_per_hour
+        return minute, hour
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""

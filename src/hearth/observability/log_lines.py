@@ -56,7 +56,8 @@ class LogLine:
 
 def line_of(event: Event, wall_at: float) -> LogLine:
     """The line of an event: every field but `at`, which becomes the time stamp."""
-    fields = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "at"}
+    fields = vars(event).copy()
+    del fields["at"]
     return LogLine(wall_at=wall_at, level=level_of(event), event=event.NAME, fields=fields)
 
 

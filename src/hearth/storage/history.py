@@ -30,7 +30,7 @@ CATCH_UP_S = 1.0
 _TYPES: Types = {"lane": Lane, "outcome": Outcome}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _INSERT = (
-    f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' for _ in _COLUMNS)}) "  # noqa: S608 - our names
+    f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 - our names
     "ON CONFLICT (epoch, sequence) DO NOTHING"
 )
 _SELECT = (
@@ -78,9 +78,8 @@ class InvocationLog(Table, HandlingSink):
     def _on_ended(self, event: ItemEnded) -> None:
         self._under_way.pop(event.sequence, None)
         ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
-        calendar = {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
-        values = [calendar[name] if name in calendar else getattr(event, name) for name in _COLUMNS]
-        row = [storable(value) if isinstance(value, str) else value for value in values]
+        row = {name: storable(value) if isinstance(value, str) else value for name, value in vars(event).items()}
+        row |= {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
 
     async def run(self) -> None:
