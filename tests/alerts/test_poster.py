@@ -1,19 +1,31 @@
-"""Posting over real sockets: every answer, every failure, and that the fake without sockets says the same."""
+"""Posting over real sockets: every answer, every failure, that the fake without sockets says the same, and alerts of a whole gateway."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import aiohttp
 import pytest
 
 from hearth.alerts.channels import COMPOSERS, Answer, Post
+from hearth.alerts.delivery import CAPACITY
 from hearth.alerts.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, HttpPoster, Lookup, system_lookup
+from hearth.alerts.rules import Alert
+from hearth.config.settings import AlertSettings, AlertType
+from hearth.events import AlertSent
 from hearth.jobs.webhooks import is_forbidden
+from hearth.observability.log_lines import line_of, to_json, to_text
 from tests.alerts.samples import message
+from tests.clients.home import HELLO, LLAMA, house_settings, open_home
 from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving
+from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
 LONG_S = 30.0
 CARRIED = ("retry-after", "x-ratelimit-remaining", "x-ratelimit-reset-after", "via")
@@ -142,3 +154,51 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(ad
 @for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
 async def test_an_address_in_any_spelling_is_checked_too(host, open_poster):
     assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == Answer(failure=FORBIDDEN_ADDRESS)
+
+
+# Alerts in a whole gateway: a real one on loopback, an emulated model server, and targets on real sockets.
+
+
+SECRET = "canary-4d5e6f"
+
+
+def every_target(url: str) -> AlertSettings:
+    discord, webhook, ntfy = (f"{url}/{path}{SECRET}" for path in ("api/webhooks/1/", "", "topic-"))
+    return AlertSettings(discord_webhook_url=discord, webhook_url=webhook, ntfy_url=ntfy, queue_depth_warning=1000, loop_lag_warning_s=60)
+
+
+async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_shows_anywhere():
+    received, statuses, heard = Webhooks(), [], Recorder()
+    async with serving(received) as url, open_home(house_settings(per_minute=1).replace(alerts=every_target(url))) as home:
+        home.gateway.events.subscribe(heard)
+        body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            for _ in range(6):
+                async with session.post(f"{home.url}/api/chat", json=body) as got:
+                    statuses.append(got.status)
+        assert statuses == [200, 429, 429, 429, 429, 429]
+        await heard.until(lambda: len(heard.of(AlertSent)) == 3)
+        status = home.gateway.worker.get_status()
+        lines = (line_of(each, 0.0) for each in home.events.all)
+        shown = json.dumps(status) + "".join(to_json(line) + to_text(line, colour=False) for line in lines)
+    text = "Hearth: Caller over its rate limit: local was refused by its rate limit at least 5 times within 5 minutes."
+    assert received.texts() == [text] * 3
+    part: Any = status["alerts"]
+    assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (3, 0, ["127.0.0.1"] * 3)
+    assert SECRET not in shown
+    assert SECRET not in repr(home.gateway.config)
+
+
+async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alerts():
+    received = Webhooks()
+    received.default = Reply(stall=True)
+    async with serving(received) as url, open_home(house_settings().replace(alerts=every_target(url))) as home:
+        alerter: Any = home.gateway.alerter
+        for number in range(10_000):
+            alerter.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=f"c{number}", at=home.gateway.clock.monotonic(), text="x"))
+        async with home.native() as native, asyncio.timeout(WITHIN_S):
+            answers = await asyncio.gather(*(native.chat(model=LLAMA, messages=HELLO, options={"num_predict": 2}) for _ in range(20)))
+        assert all(answer.done for answer in answers)
+        status = alerter.status()
+        waiting = [each["waiting"] for each in status["targets"]]
+        assert (max(waiting) <= 2 * CAPACITY, status["dropped"] + sum(waiting)) == (True, 30_000)

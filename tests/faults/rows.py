@@ -178,7 +178,7 @@ F-66: 429, with any advice or none -> the advice is kept, one post at a time, a 
 F-67: the webhook is gone -> one post, then none until the configuration is read again
   shown in: alerts/test_delivery
 F-68: errors, silence, resets -> a bounded number of tries, further and further apart; requests notice nothing
-  shown in: alerts/test_delivery, alerts/test_poster, alerts/test_house
+  shown in: alerts/test_delivery, alerts/test_poster
 F-69: the name is unknown, or the name server hangs -> looked up beside the threads of requests
   shown in: alerts/test_poster
 F-70: ten thousand events -> a handful of posts that say how many
