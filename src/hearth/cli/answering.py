@@ -29,7 +29,7 @@ def streamed(
         CommandFailed: the gateway refuses, or the answer ends in an error or too early. GatewayUnreachable.
     """
     shows_progress = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    console = console_for(sys.stderr, environ=os.environ)
+    console = console_for(sys.stderr)
     progress = waiting_line(client, request_id, console) if shows_progress else nullcontext(lambda: None)
     with progress as end_progress, client.send(path, body, {"X-Request-Id": request_id, **(headers or {})}) as (answered, lines):
         yield answered, _checked(lines, end_progress)

@@ -20,7 +20,7 @@ _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The ga
 
 
 def _store(config: Path | None) -> Path:
-    path, why = find_config(config, environ=os.environ, directory=Path.cwd())
+    path, why = find_config(config)
     storage = load_gateway_config(path).settings.storage
     if not storage.enabled:
         raise CommandFailed(f"there is no store: storage.enabled is off in {why}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,9 +15,8 @@ import ollama
 
 from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import GatewayClient, printable
-from hearth.cli.config import find_config
+from hearth.cli.config import load_found
 from hearth.cli.doctor import address_of
-from hearth.config.loading import load_gateway_config
 from hearth.types import SERVICE, canonical_model
 
 _NS_PER_S = 1e9
@@ -51,7 +49,7 @@ def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ol
     Unloads everything, then loads each MODEL (by default all) and sends it one prompt. Prints `models:` with sizes and speeds. Stop the
     gateway first. Ends with 1 if a model could not be measured.
     """
-    settings = load_gateway_config(find_config(file, environ=os.environ, directory=Path.cwd())[0]).settings
+    settings = load_found(file).settings
     _require_idle(address_of(settings.server))
     url = ollama_url or settings.ollama.url
     contexts = {canonical_model(name).lower(): each.num_ctx for name, each in settings.models.items() if each.num_ctx}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
-from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.cli.client import GatewayClient, gateway_options, json_option, part, parts, printable, text, texts
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import Change, Plain, as_values, as_yaml, compare, fingerprints
 from hearth.config.schema import CONFIG_NAME, config_for_a_service, schema_text, shipped_config
@@ -26,7 +25,9 @@ OLLAMA_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
 
 
-def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory: Path) -> tuple[Path | None, str]:
+def find_config(
+    explicit: Path | None, *, environ: Mapping[str, str] = os.environ, directory: Path | None = None
+) -> tuple[Path | None, str]:
     """The file to load, None for the built-in defaults, and how it was chosen, in words.
 
     The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory. A file that
@@ -36,7 +37,7 @@ def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory:
         return explicit, str(explicit)
     if named := environ.get("HEARTH_CONFIG"):
         return Path(named), f"{named} (from HEARTH_CONFIG)"
-    for candidate in (directory / "config" / CONFIG_NAME, user_directory(environ) / "hearth" / CONFIG_NAME):
+    for candidate in ((directory or Path.cwd()) / "config" / CONFIG_NAME, user_directory(environ) / "hearth" / CONFIG_NAME):
         if candidate.is_file():
             return candidate, str(candidate)
     return None, "built-in defaults (no configuration file found)"
@@ -51,8 +52,9 @@ def user_directory(environ: Mapping[str, str]) -> Path:
     return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
 
 
-def _found(file: Path | None) -> tuple[Path | None, str]:
-    return find_config(file, environ=os.environ, directory=Path.cwd())
+def load_found(file: Path | None) -> GatewayConfig:
+    """The configuration in a file, or in the one that `serve` would use. Raises ConfigError."""
+    return load_gateway_config(find_config(file)[0])
 
 
 @click.group
@@ -64,7 +66,7 @@ def config() -> None:
 @_FILE
 def check(file: Path | None) -> None:
     """Check FILE (or the file that `serve` would use) and list every problem."""
-    path, why = _found(file)
+    path, why = find_config(file)
     loaded = load_gateway_config(path)
     settings = loaded.settings
     counted = {
@@ -86,14 +88,12 @@ def _home_model(settings: Settings) -> Iterable[str]:
     home, url = settings.gpu.home_model, settings.ollama.url
     if not home:
         return
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url.rstrip('/')}/api/tags", timeout=OLLAMA_TIMEOUT_S) as answer:
-            installed = {canonical_model(model["name"]).lower() for model in json.load(answer)["models"]}
-    except (OSError, ValueError, LookupError, TypeError, HTTPException):
+        listed = parts(GatewayClient(url).fetch("/api/tags", timeout_s=OLLAMA_TIMEOUT_S), "models")
+    except click.ClickException:
         yield f"gpu.home_model: Ollama does not answer at {url}, so it is unknown whether {home} is installed"
         return
-    if canonical_model(home).lower() not in installed:
+    if canonical_model(home).lower() not in {canonical_model(text(model, "name")).lower() for model in listed}:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
 
 
@@ -101,7 +101,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
 @_FILE
 def show(file: Path | None) -> None:
     """Print the effective settings of FILE (or the file that `serve` would use), with defaults, secrets shortened."""
-    path, why = _found(file)
+    path, why = find_config(file)
     click.echo(f"# {why}\n{as_yaml(load_gateway_config(path).settings).rstrip()}")
 
 
@@ -155,7 +155,7 @@ class _Side(NamedTuple):
 
 
 def _of_file(file: Path | None) -> _Side:
-    path, why = _found(file)
+    path, why = find_config(file)
     settings = load_gateway_config(path).settings
     return _Side(why, as_values(settings), fingerprints(settings))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -47,7 +46,7 @@ Chat with a model yourself, or watch the queue in a terminal:
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the gateway. [default: 8411, or a free one]")
 def demo(seconds: float | None, speed: float, port: int | None) -> None:
     """Show a busy home in a minute, without a GPU or Ollama."""
-    console = console_for(sys.stdout, environ=os.environ)
+    console = console_for(sys.stdout)
     asyncio.run(run_demo(console, speed=speed, port=_usual_or_free() if port is None else port, stopped=lambda: until_stopped(seconds)))
 
 

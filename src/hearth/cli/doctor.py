@@ -82,7 +82,7 @@ def _styled(level: str) -> str:
 
 def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
     """What was found, a subject after the other."""
-    path, why = find_config(file, environ=os.environ, directory=Path.cwd())
+    path, why = find_config(file)
     config = GatewayConfig()
     try:
         config = load_gateway_config(path)

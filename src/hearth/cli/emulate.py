@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -86,7 +85,7 @@ def emulate(
     )
     about: list[RenderableType] = [f"Quirks: {', '.join(sorted(map(str, quirks)))}.\n"] if quirks else []
     about.append(models_table(models, speed=speed))
-    console = console_for(sys.stdout, environ=os.environ)
+    console = console_for(sys.stdout)
     asyncio.run(run_emulator(emulator, console, host=host, port=port, speed=speed, about=about))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +62,7 @@ def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: 
         return
     from hearth.cli.views import console_for, jobs_view  # noqa: PLC0415 (rich is not paid for by --json)
 
-    console_for(sys.stdout, environ=os.environ).print(jobs_view(answer))
+    console_for(sys.stdout).print(jobs_view(answer))
 
 
 @jobs.command
@@ -80,7 +79,7 @@ def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool
     if not only_result:
         from hearth.cli.views import console_for, job_view  # noqa: PLC0415 (rich is not paid for by --json)
 
-        console_for(sys.stdout, environ=os.environ).print(job_view(answer))
+        console_for(sys.stdout).print(job_view(answer))
     if "result" in answer:
         click.echo(answer_text(answer["result"]))
     elif only_result:

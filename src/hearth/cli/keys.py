@@ -15,9 +15,8 @@ import click
 import yaml
 
 from hearth.cli import CommandFailed, Unusable
-from hearth.cli.config import find_config
+from hearth.cli.config import find_config, load_found
 from hearth.clock import new_api_key
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config, parse_bytes
 from hearth.types import Lane
 
@@ -41,12 +40,8 @@ def _checked_name(_context: click.Context, _parameter: click.Parameter, value: s
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names in the file, for the shell."""
     with suppress(Exception):  # a shell that completes shows no error
-        return [each.name for each in _loaded(context.params.get("file")).settings.auth.keys if each.name.startswith(incomplete)]
+        return [each.name for each in load_found(context.params.get("file")).settings.auth.keys if each.name.startswith(incomplete)]
     return []
-
-
-def _loaded(file: Path | None) -> GatewayConfig:
-    return load_gateway_config(find_config(file, environ=os.environ, directory=Path.cwd())[0])
 
 
 @key.command("list")
@@ -55,8 +50,8 @@ def list_keys(file: Path | None) -> None:
     """List the keys: names, rights, and the first characters of their digests."""
     from hearth.cli.views import console_for, keys_view  # noqa: PLC0415 (rich is not paid for by the other commands)
 
-    rows = [each.model_dump(mode="json") for each in _loaded(file).settings.auth.keys]
-    console_for(sys.stdout, environ=os.environ).print(keys_view({"keys": rows}))
+    rows = [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]
+    console_for(sys.stdout).print(keys_view({"keys": rows}))
 
 
 @key.command("new")
@@ -87,7 +82,7 @@ def revoke(name: str, file: Path | None) -> None:
     """Remove the key of the caller NAME from the configuration file."""
     edited = edit_keys(file, removed=name)
     click.echo(f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second.")
-    if not _loaded(edited).settings.auth.keys:
+    if not load_found(edited).settings.auth.keys:
         click.echo("No key is left: every program on this machine may now use the gateway, and nobody else.")
 
 
@@ -104,7 +99,7 @@ def edit_keys(file: Path | None, *, added: str = "", entry: list[str] | None = N
         Unusable: there is no file, the key is there already or is not there, or the keys are not written one per line.
         ConfigError: the file has problems before or after the edit. CommandFailed: it cannot be written.
     """
-    path, _ = find_config(file, environ=os.environ, directory=Path.cwd())
+    path, _ = find_config(file)
     if path is None:
         raise Unusable("there is no configuration file: make one with `hearth config example > config/llm_gateway.yaml`")
     before = {each.name for each in load_gateway_config(path).settings.auth.keys}

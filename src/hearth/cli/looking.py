@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import click
@@ -18,18 +16,9 @@ from hearth.cli import CommandFailed, GatewayUnreachable
 from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, gateway_options
 from hearth.types import Outcome, __version__
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _STREAM = "/llm/queue/stream"
 _SILENCE_S = 45.0
 """Three missed heartbeats of the stream."""
-
-
-def _console() -> Console:
-    from hearth.cli.views import console_for  # noqa: PLC0415 (rich is not paid for by --json)
-
-    return console_for(sys.stdout, environ=os.environ)
 
 
 @click.command
@@ -49,9 +38,9 @@ def status(client: GatewayClient, *, as_json: bool, watch: bool) -> None:
 
 
 def _draw_status(client: GatewayClient, *, watch: bool) -> None:
-    from hearth.cli.views import status_view  # noqa: PLC0415 (rich is not paid for by --json)
+    from hearth.cli.views import console_for, status_view  # noqa: PLC0415 (rich is not paid for by --json)
 
-    console = _console()
+    console = console_for(sys.stdout)
     if not watch:
         console.print(status_view(client.status()))
         return
@@ -71,9 +60,9 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    from hearth.cli.views import models_view  # noqa: PLC0415 (rich is not paid for by --json)
+    from hearth.cli.views import console_for, models_view  # noqa: PLC0415 (rich is not paid for by --json)
 
-    _console().print(models_view(answer))
+    console_for(sys.stdout).print(models_view(answer))
 
 
 @click.command
@@ -91,9 +80,9 @@ def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> 
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    from hearth.cli.views import log_view  # noqa: PLC0415 (rich is not paid for by --json)
+    from hearth.cli.views import console_for, log_view  # noqa: PLC0415 (rich is not paid for by --json)
 
-    _console().print(log_view(answer))
+    console_for(sys.stdout).print(log_view(answer))
 
 
 @click.command
@@ -106,10 +95,10 @@ def top(client: GatewayClient, every_s: float) -> None:
     """
     if not sys.stdout.isatty():
         raise CommandFailed("top draws on a terminal; use `hearth status`, or `hearth status --json --watch` for one line per change")
-    from hearth.cli.views import watch  # noqa: PLC0415 (rich is not paid for by --json)
+    from hearth.cli.views import console_for, watch  # noqa: PLC0415 (rich is not paid for by --json)
 
     with suppress(KeyboardInterrupt):
-        watch(looks(client, lambda: time.sleep(every_s)), _console())
+        watch(looks(client, lambda: time.sleep(every_s)), console_for(sys.stdout))
 
 
 def looks(client: GatewayClient, pause: Callable[[], object]) -> Iterator[Json | str]:

@@ -57,7 +57,7 @@ def serve(
     """Run the gateway in front of Ollama."""
     if emulator and ollama_url is not None:
         raise click.UsageError("--emulator and --ollama-url exclude each other")
-    path, source = find_config(file, environ=os.environ, directory=Path.cwd())
+    path, source = find_config(file)
     config = load_gateway_config(path)
     if first_key is not None and not config.settings.auth.keys:
         _make_first_key(config, first_key)
@@ -88,7 +88,7 @@ def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
 
 def _sinks(config: GatewayConfig, source: str) -> tuple[EventSink, ...]:
     """The banner in a terminal; elsewhere one line, so that a service's log also says which file it was."""
-    console = console_for(sys.stdout, environ=os.environ)
+    console = console_for(sys.stdout)
     if not console.is_terminal:
         click.echo(f"configuration: {source}", err=True)
         return ()

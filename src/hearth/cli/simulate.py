@@ -6,7 +6,6 @@ Asks a gateway only with `--from-log`, and changes nothing there.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -223,7 +222,7 @@ def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettin
     """Every policy on every workload, in this order."""
     runs = []
     total = sum(len(workload.jobs) for workload in workloads.values()) * len(policies)
-    progress = RunProgress(console_for(sys.stderr, environ=os.environ), SystemClock(), total)
+    progress = RunProgress(console_for(sys.stderr), SystemClock(), total)
     try:
         for name, workload in workloads.items():
             for policy in policies:
@@ -243,7 +242,7 @@ def _entry(run: PolicyRun) -> dict[str, object]:
 
 
 def _print(runs: Sequence[PolicyRun]) -> None:
-    console = console_for(sys.stdout, environ=os.environ)
+    console = console_for(sys.stdout)
     titles = dict.fromkeys(run.workload for run in runs)
     for title in titles:
         found = [(run.policy, run.run, run.estimates) for run in runs if run.workload == title]

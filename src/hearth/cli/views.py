@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ _MIB_PER_GIB = 1024.0
 _LANES = ("internal", "external")
 
 
-def console_for(stream: TextIO, *, environ: Mapping[str, str]) -> Console:
+def console_for(stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> Console:
     """A console that writes plain text where `stream` is no terminal or `NO_COLOR` is set and not empty (no-color.org).
 
     Without a terminal, lines are up to 120 columns wide, or `COLUMNS`.
