@@ -135,14 +135,12 @@ def simulate(
 
 def _workloads(names: tuple[str, ...], trace_file: Path | None, logged: Callable[[], Workload]) -> dict[str | None, Workload]:
     """By name, which is None where there is only one and it has none."""
-    if not names:
-        return {None: _traced(trace_file) if trace_file else logged()}
-    return {name: {**WORKLOADS, **LONG}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))}
-
-
-def _traced(path: Path) -> Workload:
+    if names:
+        return {name: {**WORKLOADS, **LONG}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))}
+    if trace_file is None:
+        return {None: logged()}
     try:
-        return read_trace(path)
+        return {None: read_trace(trace_file)}
     except ConfigError as error:
         raise click.UsageError(f"the trace cannot be used:\n{error}") from error
 

@@ -309,8 +309,9 @@ def _phase(field: str) -> Callable[[Json], str]:
     return cell
 
 
-def _tokens(row: Json) -> str:
-    return "+".join("?" if (tokens := number(row, name)) is None else f"{tokens:.0f}" for name in ("prompt_tokens", "output_tokens"))
+def _whole(row: Json, field: str, unknown: str) -> str:
+    found = number(row, field)
+    return unknown if found is None else f"{found:.0f}"
 
 
 _LOG = (
@@ -324,7 +325,7 @@ _LOG = (
     Field("first byte", _phase("first_byte_s"), _NUMBER),
     Field("backend", _phase("backend_s"), _NUMBER),
     Field("total", _phase("total_s"), _NUMBER),
-    Field("tokens", _tokens, _NUMBER),
+    Field("tokens", lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")), _NUMBER),
 )
 
 
@@ -421,7 +422,7 @@ _TOP = (
     Field("caller", lambda item: text(item, "caller"), _WORDS),
     Field("model", lambda item: text(item, "model") or "any", _WORDS),
     Field("task", lambda item: text(item, "task_type") or text(item, "priority"), _WORDS),
-    Field("prompt", lambda item: "-" if (tokens := number(item, "prompt_tokens")) is None else f"{tokens:.0f}", _NUMBER),
+    Field("prompt", lambda item: _whole(item, "prompt_tokens", "-"), _NUMBER),
     Field("waited", lambda item: duration(number(item, "waited_s")), _NUMBER),
     Field("runs / starts in", _runs_or_starts, _NUMBER),
 )

@@ -87,7 +87,11 @@ class DashboardFeed:
         snapshot = snapshot | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
         if identity.admin:
             return snapshot
-        return snapshot | {part: _of_caller(snapshot.get(part), identity.caller) for part in ("recent", "refused")}
+        for part in ("recent", "refused"):
+            items = snapshot.get(part)
+            found = items.items() if isinstance(items, dict) else ()
+            snapshot[part] = {number: item for number, item in found if item.get("caller") == identity.caller}
+        return snapshot
 
     async def _current(self) -> JsonObject:
         now = self._gateway.clock.monotonic()
@@ -118,10 +122,6 @@ class DashboardFeed:
             return shown or jobs_shown(self._gateway, jobs, owner, known, ())
         self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]
-
-
-def _of_caller(items: object, caller: str) -> JsonObject:
-    return {number: item for number, item in items.items() if item.get("caller") == caller} if isinstance(items, dict) else {}
 
 
 class EventChanges:
