@@ -256,8 +256,6 @@ class FakeGateway:
         self.stopping = False
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
-        self._app: HearthApp | None = None
-        self._app: HearthApp | None = None
 
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))
@@ -306,16 +304,6 @@ class FakeGateway:
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""
         return HearthApp(cast("Gateway", self))
-
-    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
-        """What this gateway's application answers; see `ask`."""
-        self._app = self._app or self.app()
-        return await ask(self._app, method, path, body, **more)
-
-    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
-        """What this gateway's application answers; see `ask`."""
-        self._app = self._app or self.app()
-        return await ask(self._app, method, path, body, **more)
 
     async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
         """What this gateway's application answers; see `ask`."""
