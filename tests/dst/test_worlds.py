@@ -5,19 +5,17 @@ A failure names the world: `simulated(number)` lives through it again.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from hearth.errors import BadRequest, StorageUnavailable
-from hearth.types import Lane
+from hearth.errors import StorageUnavailable
 from tests.dst.asks import askers_of
-from tests.dst.drawing import Drawn, More, houses
+from tests.dst.drawing import More
 from tests.dst.neighbour import SharedOllama
-from tests.dst.telling import lived, lived_days, simulated
+from tests.dst.telling import lived_days, simulated
 from tests.dst.world import World
 from tests.support.examples import EXAMPLES
 
@@ -81,29 +79,6 @@ def contents(world: World) -> Counter[str]:
 def test_no_world_that_once_broke_a_rule_breaks_it_again() -> None:
     for number in REGRESSIONS:
         simulated(number, without=frozenset({More.DISK}))
-
-
-def test_who_would_take_any_model_is_told_when_the_memory_is_lost_and_there_is_no_home() -> None:
-    """Found as two worlds of an earlier way of drawing them: the item waited for ever."""
-    drawn = houses()[0].settings[0]
-    settings = drawn.replace(
-        gpu=drawn.gpu.replace(home_model="", vram_gb=None),
-        backend=drawn.backend.replace(wait_when_down_s=60.0),
-        queue=drawn.queue.replace(max_wait_s=0.0),
-    )
-    world = World(1, Drawn(capacity_mib=None, settings=(settings,)))
-
-    async def story() -> None:
-        await world.begin()
-        world.go(world.over_http(world.new_ask(caller="ada", model="a", patience_s=None), Lane.EXTERNAL))
-        await asyncio.sleep(20.0)
-        await world.backend_dies()
-        await world.ask_in_process(anything=True)
-        world.asks[-1].patience_s = None
-        await world.come_to_rest()
-
-    lived(world, story, 1)
-    assert isinstance(world.asks[-1].error, BadRequest)
 
 
 def test_a_world_tells_the_same_story_each_time() -> None:

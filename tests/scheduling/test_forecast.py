@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import ModelSettings, PackingSettings, PolicyName, SchedulingSettings
+from hearth.config.settings import PackingSettings, PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import FEW_RUNS
@@ -186,24 +186,6 @@ def test_looking_ahead_changes_nothing():
             schedule.run()
         told = [(each.every, each.state.estimates.export(), str(vars(each.state.arrivals))) for each in both]
         assert told[0] == told[1], f"schedule {number}"
-
-
-def test_looking_ahead_does_not_end_the_time_for_which_a_model_is_left_alone():
-    house = taught()
-    waiting = house.arrive("b")
-    house.unload_failed()
-    assert forecast(house.state, house.now) == {waiting: 10.0}
-    house.at(1.0).arrive("b")
-    assert house.said == []
-
-
-def test_looking_ahead_fulfils_no_order():
-    house = Shell(house_settings(vram_gb=24.0, models={name: ModelSettings(vram_gb=10.0) for name in "ab"}))
-    for _ in range(4):
-        house.arrive("a")
-    house.tell(inputs.LoadOrdered(model="b"))
-    forecast(house.state, house.now)
-    assert house.loaded() == ["start 1 on a", "load b"]
 
 
 @pytest.mark.parametrize("fact", [inputs.BackendDown(), inputs.DrainRequested()])

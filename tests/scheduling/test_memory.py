@@ -88,6 +88,8 @@ settings that shorten the wait for a backend apply to those who wait already [wa
   down; ext a; settings wait_when_down_s=3; at 3 -> fail 1 backend_down
 an item for any model waits for the model that another one brings
   down; ext any; ext b; vanishes a; up -> load b; loaded -> start 2 on b; end 2 -> start 1 on b
+an item for any model is told when the memory is lost and nothing would bring one
+  down; ext any; vanishes a; up -> fail 1 no_model
 what is not installed is refused unless it is in memory and so is what waits for it [| a]
   ext a -> start 1 on a; ext b; listed c -> fail 2 not_installed; ext b -> fail 3 not_installed; ext a; end 1 -> start 4 on a
 """

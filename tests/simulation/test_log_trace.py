@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
-from hearth.simulation.engine import simulate
+from hearth.config.settings import GpuSettings, ModelSettings, SchedulingSettings, Settings, Window
 from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
@@ -148,11 +147,3 @@ def test_active_hours_begin_and_end_as_the_owner_set_them():
     assert day.modes == ((10 * 3600.0, False), (18 * 3600.0, True))
     night = house(row(12 * 3600), scheduling=hours)
     assert night.modes == ((0.0, False),)
-
-
-@for_each("policy", list(PolicyName))
-def test_what_is_read_can_be_simulated(policy):
-    items = [row(n, model=("a:latest", "b:latest", None)[n % 3], lane=("external", "internal")[n % 4 == 0]) for n in range(60)]
-    workload = house(*items, swaps=(swap("", "a:latest", 2), swap("a:latest", "b:latest", 5)), gpu=GpuSettings(home_model="a"))
-    outcome = simulate(workload, workload.settings(config().scheduler_settings, policy))
-    assert all(record.ended is not None for record in outcome.records)

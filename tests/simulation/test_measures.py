@@ -133,10 +133,3 @@ def test_estimates_are_compared_with_what_came_of_them(workload: Workload, every
     error = brain.error()
     for found, wanted in zip((error.sampled, error.median_error_s, error.median_error_pct), expected, strict=True):
         assert found == (None if wanted is None else pytest.approx(wanted, abs=0.1))
-
-
-def test_estimating_changes_no_decision():
-    workload = steady(3.0, 1.0, 9.0, 2.0)
-    settings = workload.settings(SchedulerSettings(), PolicyName.AFFINITY)
-    watched = simulate(workload, settings, Estimating(Scheduler(settings), every=1))
-    assert watched.decisions == simulate(workload, settings).decisions
