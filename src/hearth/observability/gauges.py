@@ -21,6 +21,8 @@ from hearth.types import MIB, Band, Lane
 LabelOf = Callable[[str], str]
 Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
+Rows = dict[str, dict[tuple[str, ...], float]]
+"""Numbers by metric and by the values of its labels."""
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
 
 
@@ -40,11 +42,16 @@ class Live:
 
 def live_metrics(live: Live, label_of: LabelOf) -> list[Metric]:
     """Every metric of this moment; `label_of` gives the bounded name of a model. Rows with the same labels are added up."""
-    rows: dict[str, dict[tuple[str, ...], float]] = {each.name: {} for each in FAMILIES.values() if each.live}
+    rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
     for read in (_gateway, _queue, _residency, _cloud, _status):
         for name, labels, value in read(live, label_of):
             if value is not None:
                 rows[name][labels] = rows[name].get(labels, 0.0) + value
+    return metrics_of(rows)
+
+
+def metrics_of(rows: Rows) -> list[Metric]:
+    """Counters and gauges with these numbers."""
     metrics: list[Metric] = []
     for name, found in rows.items():
         family = FAMILIES[name]

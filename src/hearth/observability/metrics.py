@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hearth import events as ev
-from hearth.observability.gauges import Live, live_metrics
+from hearth.observability.gauges import Live, Rows, live_metrics, metrics_of
 from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS, FAMILIES, MODELS, OTHER, REASONS, LabelCap
 from hearth.observability.requests import Phase, seconds_of
 from hearth.ports import HandlingSink
@@ -32,9 +32,6 @@ _KNOWN = {
 }
 """Values of labels that have a row from the beginning."""
 
-EndedRows: TypeAlias = tuple[list[list[Counter]], list[Histogram]]
-"""Counters of completed requests, of tokens of prompts and answers, and of money; histograms by phase."""
-
 
 class Metrics(HandlingSink):
     """An `EventSink` that counts."""
@@ -44,13 +41,11 @@ class Metrics(HandlingSink):
         self._model_cap, self._caller_cap, self._reason_cap = LabelCap(MODELS), LabelCap(CALLERS), LabelCap(REASONS)
         self._directions: set[tuple[str, str]] = set()
         counted = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
-        self._counters = {each.name: Counter(each.name, each.help, each.labels, registry=self._registry) for each in counted}
-        self._rows: dict[tuple[str, tuple[str, ...]], Counter] = {}
-        """As bounded as the labels: to look a row up here takes a tenth of the time."""
-        self._rows_of_ended: dict[tuple[str, str, str], EndedRows] = {}
+        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
         for name, values in _KNOWN.items():
-            for value in values:
-                self._counters[name].labels(value)
+            self._counts[name] = {(value,): 0.0 for value in values}
+        self._phase_rows: dict[tuple[str, str], list[Histogram]] = {}
+        """To look each up at every end takes longer than to count."""
         self._phases = [self._histogram(f"hearth_{phase.value}_seconds") for phase in Phase]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
@@ -92,11 +87,8 @@ class Metrics(HandlingSink):
         return Histogram(name, FAMILIES[name].help, FAMILIES[name].labels, buckets=bounds, registry=self._registry)
 
     def _add(self, name: str, *labels: str, amount: float = 1) -> None:
-        row = self._rows.get((name, labels))
-        if row is None:
-            counter = self._counters[name]
-            row = self._rows[name, labels] = counter.labels(*labels) if labels else counter
-        row.inc(amount)
+        rows = self._counts[name]
+        rows[labels] = rows.get(labels, 0.0) + amount
 
     def _model(self, event: Any) -> str:  # noqa: ANN401 - of any event that has one, as the two below
         return self._model_cap.of(event.model or ANY_MODEL)
@@ -112,34 +104,25 @@ class Metrics(HandlingSink):
         self._lag.observe(max(0.0, lag_s))
 
     def _on_ended(self, event: ev.ItemEnded) -> None:
-        labels = lane, model, caller = event.lane.value, self._model(event), self._caller(event)
-        counters, phases = self._rows_of_ended.get(labels) or self._bind(lane, model, caller)
-        is_completed = event.outcome is Outcome.COMPLETED
-        if not is_completed:
-            self._add("hearth_requests_total", lane, model, event.outcome.value)
-            self._add("hearth_caller_requests_total", lane, caller, event.outcome.value)
-            self._add("hearth_request_failures_total", lane, self._reason(event))
-        for rows, amount in zip(counters, (is_completed, event.prompt_tokens, event.output_tokens, event.cost_usd), strict=True):
-            if amount:
-                for row in rows:
-                    row.inc(amount)
+        """The rows of a completed request begin at 0 with the first one that has ended in another way."""
+        add, completed, outcome = self._add, Outcome.COMPLETED.value, event.outcome.value
+        lane, model, caller = event.lane.value, self._model(event), self._caller(event)
+        add("hearth_requests_total", lane, model, completed, amount=outcome == completed)
+        add("hearth_caller_requests_total", lane, caller, completed, amount=outcome == completed)
+        if outcome != completed:
+            add("hearth_requests_total", lane, model, outcome)
+            add("hearth_caller_requests_total", lane, caller, outcome)
+            add("hearth_request_failures_total", lane, self._reason(event))
+        for kind, tokens in (("prompt", event.prompt_tokens), ("output", event.output_tokens)):
+            add("hearth_tokens_total", lane, model, kind, amount=tokens or 0)
+            add("hearth_caller_tokens_total", lane, caller, kind, amount=tokens or 0)
+        add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
+        phases = self._phase_rows.get((lane, model))
+        if phases is None:
+            phases = self._phase_rows[lane, model] = [phase.labels(lane, model) for phase in self._phases]
         for histogram, seconds in zip(phases, seconds_of(event), strict=True):
             if seconds is not None:
                 histogram.observe(seconds)
-
-    def _bind(self, lane: str, model: str, caller: str) -> EndedRows:
-        """The rows that an ended request may count in, all from 0 on: to look each up at every end takes longer than to count."""
-        kinds = (("requests", Outcome.COMPLETED.value), ("tokens", "prompt"), ("tokens", "output"))
-        counters = [
-            [
-                self._counters[f"hearth_{what}_total"].labels(lane, model, kind),
-                self._counters[f"hearth_caller_{what}_total"].labels(lane, caller, kind),
-            ]
-            for what, kind in kinds
-        ]
-        counters.append([self._counters["hearth_cost_usd_total"].labels(lane, caller)])
-        rows = self._rows_of_ended[lane, model, caller] = (counters, [phase.labels(lane, model) for phase in self._phases])
-        return rows
 
     def _on_interrupted(self, event: ev.ItemInterrupted) -> None:
         self._add("hearth_preemptions_total", self._model(event))
@@ -176,7 +159,8 @@ class Metrics(HandlingSink):
 
     def metrics(self, live: Live | None = None) -> list[Metric]:
         """Everything counted so far, and what `live` says of this moment; values that do not change afterwards."""
-        return [*self._registry.collect(), *(() if live is None else live_metrics(live, self._model_cap.of))]
+        known = live_metrics(live, self._model_cap.of) if live is not None else []
+        return [*metrics_of(self._counts), *self._registry.collect(), *known]
 
 
 class _Collected(Collector):
