@@ -78,6 +78,7 @@ NO_FIELDS = (
     b"Content-Length: 0\r\nContent-Length: 5",
     b"Content-Length: 0\r\nContent-Length: 0",
     b"Content-Length : 0",
+    b"A b: c",
     b": x",
     b"Nonsense",
     b"X: a\r\n Content-Length: 0",
