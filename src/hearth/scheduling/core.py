@@ -20,10 +20,13 @@ from heapq import heappop
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Expire, Promote, Refusal, WakeAt
+from hearth.scheduling.arrivals import Arrivals
+from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
+from hearth.scheduling.residency import Residency
 from hearth.scheduling.state import Deadlines, State
 from hearth.scheduling.transitions import take_in
 from hearth.scheduling.waiting import Entry, Place
@@ -37,7 +40,9 @@ class Scheduler:
     """Decides; see the module docstring. `state` is for reading (status, invariants), never for changing from outside."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self.state = State.new(settings, learns=POLICIES[settings.scheduling.policy].learns)
+        estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
+        arrivals = Arrivals(learns=POLICIES[settings.scheduling.policy].learns)
+        self.state = State(settings, estimates, Residency(settings, estimates), arrivals)
         self._armed_at: float | None = None
         self._stranded_check_at: float | None = None
 

@@ -76,8 +76,3 @@ def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool
         return False
     state.wake_at(until)
     return True
-
-
-def first_byte_may_open(state: State) -> bool:
-    """Can a first byte end a round that somebody waits for?"""
-    return budget_tokens(state.settings.scheduling.packing) is not None and len(state.waiting) > 0

@@ -93,12 +93,12 @@ class Swap:
 class Residency:
     """The set of residents. Owned and changed by the scheduler alone."""
 
-    def __init__(self, settings: SchedulerSettings, estimates: Estimates | None = None) -> None:
+    def __init__(self, settings: SchedulerSettings, estimates: Estimates) -> None:
         self.residents: dict[str, Resident] = {}
         self.swap: Swap | None = None
         self.swaps_begun = 0
         self._settings = settings
-        self._estimates = estimates or Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
+        self._estimates = estimates
         self._uses: dict[str, tuple[float, float]] = {}
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0

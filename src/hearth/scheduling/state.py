@@ -84,12 +84,6 @@ class State:
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
     next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
 
-    @classmethod
-    def new(cls, settings: SchedulerSettings, *, learns: bool = True) -> State:
-        """An empty queue and an empty GPU. `learns`: the policy reads what `arrivals` learns."""
-        estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
-        return cls(settings, estimates, Residency(settings, estimates), Arrivals(learns=learns))
-
     @property
     def running(self) -> list[Entry]:
         """Entries with an attempt under way, stopping ones included."""

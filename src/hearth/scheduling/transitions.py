@@ -15,7 +15,7 @@ from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, Req
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.packing import first_byte_may_open
+from hearth.scheduling.packing import budget_tokens
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.state import State
@@ -171,7 +171,8 @@ def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) 
             entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model or "", entry.kept_tokens)
         case inputs.FirstByte(forwarded=forwarded):
             entry.first_byte_at, entry.forwarded = now, forwarded
-            if entry.place is _RUNNING and not first_byte_may_open(state):  # it only takes options away
+            ends_no_round = budget_tokens(state.settings.scheduling.packing) is None or not len(state.waiting)
+            if entry.place is _RUNNING and ends_no_round:  # it only takes options away
                 return None
             if forwarded and not resumable(state, entry):
                 _go_on(entry)
