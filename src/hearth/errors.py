@@ -119,7 +119,7 @@ class BackendTimeout(BackendError, status=504, reason="backend_timeout"):
 
 
 class BackendProtocolError(BackendError, reason="backend_protocol"):
-    """The model server sent something that is not an answer."""
+    """The model server sent an invalid answer."""
 
 
 class CloudUnavailable(BackendError, status=503, reason="cloud_unavailable", retryable=False):

@@ -137,7 +137,7 @@ async def test_an_owner_announces_a_task_at_a_time_in_either_form(gateway):
                 ({"prompt": "x", "caller": "owner"}, "caller: unknown field; leave it out"),
                 ({"prompt": "x", "task_type": "two words"}, "a task type is"),
                 ({"prompt": "x", "model": "a\nb"}, "invalid model name"),
-                (b'{"prompt": Say hello}', "the body is not usable JSON: invalid JSON near character 11: Expecting value"),
+                (b'{"prompt": Say hello}', "the body is not valid JSON: invalid JSON near character 11: Expecting value"),
             )
         ),
     ],
@@ -210,7 +210,7 @@ async def test_a_completion_counts_against_the_rate_of_its_caller():
         (scripted(b'{"error":"\\"m\\" does not support generate"}', status=400), 400, '"m" does not support generate'),
         (scripted(b'{"error":"out of memory"}', status=500), 502, "answered 500: out of memory"),
         (scripted(b"<html>", status=500), 502, "answered 500: no reason given"),
-        (scripted(b'{"response":"Hel","done":false}'), 502, "broke off"),
+        (scripted(b'{"response":"Hel","done":false}'), 502, "ended the answer early"),
     ],
 )
 async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(serve, status, words):

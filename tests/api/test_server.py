@@ -118,7 +118,7 @@ async def test_a_connection_is_kept_for_the_next_request_and_says_nothing_of_the
 @for_each(
     ("host", "words"),
     [
-        ("127.0.0.1", r"something else listens there.*server\.port"),
+        ("127.0.0.1", r"another program listens there.*server\.port"),
         ("203.0.113.1", r"this machine has no such address; correct server\.host"),
         *((host, r"the host name is unknown; correct server\.host") for host in ("no host", "a..b", "x" * 64)),
     ],

@@ -45,7 +45,7 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     ("content", "says"),
     [
         (None, "there is no file"),
-        (b"not a database, but as long as the header of one would be" * 9, "is not a sound SQLite database"),
+        (b"not a database, but as long as the header of one would be" * 9, "is not a valid SQLite database"),
         (b"", "another program"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_system_prompt_stays_and_a_slash_lists_the_commands(hearth, busy):
     ("pieces", "status", "code", "says"),
     [
         (({"error": "model 'm' not found"},), 404, 1, "Error: model 'm' not found"),
-        (("half",), 200, 1, "broke off"),
+        (("half",), 200, 1, "ended early"),
         ((), 500, 3, "no gateway at"),
     ],
 )

@@ -161,7 +161,7 @@ def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_
 
 
 def test_trouble_with_the_gateway_is_not_mistaken_for_a_difference(hearth, file, stub):
-    stub.put(PAGE, {"error": "this needs an admin key"}, status=403)
+    stub.put(PAGE, {"error": "this requires an admin key"}, status=403)
     assert hearth("config", "diff", str(file), "--url", stub.url).exit_code == 2
     assert hearth("config", "diff", str(file), "--url", "http://127.0.0.1:9").exit_code == 3
 

@@ -82,7 +82,7 @@ def test_nobody_there_ends_with_3_and_advice(hearth):
         (421, {"error": "no"}, 1, "server.allowed_hosts"),
         (404, {"error": "no log is kept here"}, 1, "Error: no log is kept here"),
         (503, {"error": "not available\x07"}, 1, "Error: not available\ufffd"),
-        (400, {"error": "since: write how long ago"}, 2, "Error: since: write how long ago"),
+        (400, {"error": "since: must be an age"}, 2, "Error: since: must be an age"),
     ],
 )
 def test_a_refusal_and_what_is_no_hearth_end_in_words(hearth, busy, status, body, code, says):

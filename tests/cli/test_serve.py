@@ -164,12 +164,12 @@ async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and
     file = tmp_path / "config.yaml"
     file.write_text("storage: {enabled: false}\n")
     async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (_, other):
-        with pytest.raises(ConfigError, match="a Hearth answers at"):
+        with pytest.raises(ConfigError, match="Hearth answers at"):
             async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=other):
                 pass
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match="a Hearth answers at"):
+    with pytest.raises(ConfigError, match="Hearth answers at"):
         async with running_gateway(GatewayConfig(), port=port, backend_mode=BackendMode.OLLAMA, ollama_url=f"http://127.0.0.1:{port}"):
             pass
     async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
@@ -187,7 +187,7 @@ def test_a_directory_of_the_owners_choice_that_others_can_read_is_told_and_left_
     file = tmp_path / "config.yaml"
     file.write_text(f"storage: {{path: '{tmp_path}/hearth.db', reserve_mib: 0}}\n")
     (said,) = asyncio.run(warnings())
-    assert said == f"storage.path: {tmp_path} is open to other users of this machine (mode 755): chmod 700 {tmp_path}"
+    assert said == f"storage.path: {tmp_path} is accessible to other users of this machine (mode 755): chmod 700 {tmp_path}"
     assert f"warning: {said}" in hearth("config", "check", str(file)).stderr
     assert tmp_path.stat().st_mode & 0o777 == 0o755
     tmp_path.chmod(0o700)

@@ -83,7 +83,7 @@ def test_what_cannot_be_simulated_ends_in_words(hearth, tmp_path, args, code, sa
 def test_a_log_with_little_or_nothing_in_it_is_said_in_words(hearth, gateway, items, code, says):
     gateway.keep(*(items or ()))
     if items is None:
-        gateway.put("/llm/log?since=7d&limit=1000", {"error": "no log is kept here: storage.enabled is off"}, 404)
+        gateway.put("/llm/log?since=7d&limit=1000", {"error": "there is no request log: storage.enabled is off"}, 404)
     result = hearth("simulate", "--from-log", "--url", gateway.url)
     assert result.exit_code == code
     assert says in result.stderr

@@ -64,7 +64,7 @@ def piece(text: str) -> dict[str, object]:
             "half",
             "Error: the answer ended with an error: the model server broke off\ufffd\n",
         ),
-        ((piece("half"),), 200, 1, "half", "Error: the answer broke off before its end\n"),
+        ((piece("half"),), 200, 1, "half", "Error: the answer ended early\n"),
     ],
 )
 def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gateways_words(busy, lines, status, code, output, says):

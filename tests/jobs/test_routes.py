@@ -62,7 +62,7 @@ def test_the_body_of_a_job_asks_for_one_whole_document_and_is_json():
     asked = {"stream": True, "stream_options": {"include_usage": True}, "x": 1}
     assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
     assert json.loads(body_of("/v1/embeddings", {"x": 1})) == {"x": 1}
-    with pytest.raises(BadRequest, match="a number that JSON does not have"):
+    with pytest.raises(BadRequest, match="a number that JSON does not allow"):
         body_of("/api/chat", {"x": float("inf")})
 
 
@@ -105,9 +105,9 @@ async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
 REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
     ({}, 400, "request"),
     ({"request": "text"}, 400, "request"),
-    ({"request": {"model": LLAMA}}, 400, "neither messages, prompt nor input"),
-    ({"request": {"model": LLAMA, "prompt": ""}}, 400, "asks for nothing"),
-    ({"request": {"model": LLAMA, "prompt": "", "keep_alive": 0}}, 400, "asks for nothing"),
+    ({"request": {"model": LLAMA}}, 400, "with messages, prompt or input"),
+    ({"request": {"model": LLAMA, "prompt": ""}}, 400, "would generate nothing"),
+    ({"request": {"model": LLAMA, "prompt": "", "keep_alive": 0}}, 400, "would generate nothing"),
     ({"request": {"model": "nowhere", "prompt": "x"}}, 404, "nowhere"),
     ({"request": HI, "endpoint": "/api/pull"}, 400, "endpoint"),
     ({"request": HI, "priority": "urgent"}, 400, "priority"),

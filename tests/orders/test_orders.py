@@ -165,7 +165,7 @@ async def test_a_model_that_is_used_or_asked_for_is_not_unloaded(house: House):
     await settle()
     with pytest.raises(OrderRefused, match="a:latest is in use: 1 request runs on it"):
         await orders.unload("a")
-    with pytest.raises(OrderRefused, match="b:latest is in demand: 2 requests wait for it"):
+    with pytest.raises(OrderRefused, match="b:latest is needed: 2 requests wait for it"):
         await orders.unload("b")
     for ticket in (running, *waiting):
         await body_of(ticket)

@@ -115,10 +115,10 @@ def damaged_at(page: int) -> Callable[[Path], None]:
     [
         (newer, r"newer Hearth \(schema 999"),
         (another_programs, "another program"),
-        (no_database, r"not a sound SQLite database.*Restore a backup"),
+        (no_database, r"not a valid SQLite database.*Restore a backup"),
         (cut_off, "is empty"),
         (log_without_database, "is missing, but"),
-        *((damaged_at(page), r"damaged|not a sound.*Restore a backup") for page in (1, 2, 3, 4)),
+        *((damaged_at(page), r"damaged|not a valid.*Restore a backup") for page in (1, 2, 3, 4)),
     ],
 )
 def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says):
@@ -152,7 +152,7 @@ def test_a_write_ahead_log_that_was_cut_off_loses_only_its_end(tmp_path, lost_by
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageRefused, match=r"cannot be made: .*storage\.path"):
+    with pytest.raises(StorageRefused, match=r"cannot be created: .*storage\.path"):
         open_database(tmp_path / "file" / "hearth.db")
 
 

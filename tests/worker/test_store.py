@@ -106,7 +106,7 @@ async def test_without_a_store_no_file_is_written_and_no_log_kept(settings, tmp_
     async with live(settings.replace(storage=settings.storage.replace(enabled=False)) if asked_for else settings, store=asked_for) as life:
         await life.chat()
         got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
-    assert (got.status, got.json, swaps.status) == (404, {"error": "no log is kept here: storage.enabled is off"}, 404)
+    assert (got.status, got.json, swaps.status) == (404, {"error": "there is no request log: storage.enabled is off"}, 404)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -295,10 +295,10 @@ async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_h
 
 
 SENSELESS = (
-    ("until=soon", "until: write how long ago"),
-    ("since=yesterday", "since: write how long ago"),
-    ("since=2030-01-01T00:00:00", "since: write how long ago"),
-    ("since=9999999999d", "since: write how long ago"),
+    ("until=soon", "until: must be an age"),
+    ("since=yesterday", "since: must be an age"),
+    ("since=2030-01-01T00:00:00", "since: must be an age"),
+    ("since=9999999999d", "since: must be an age"),
     ("outcome=lost", "outcome: "),
     ("limit=0", "limit: "),
     ("limit=1001", "limit: "),

@@ -130,9 +130,9 @@ async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_a
     await sleep_until(6.0)
     ticket = house.submit(None)
     house.ollama.come_up()
-    with pytest.raises(BadRequest, match="none is resident any more"):
+    with pytest.raises(BadRequest, match="none is loaded any more"):
         await body_of(ticket)
-    with pytest.raises(BadRequest, match="none is resident, and"):
+    with pytest.raises(BadRequest, match="none is loaded, and"):
         house.submit(None)
 
 

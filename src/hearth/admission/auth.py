@@ -138,7 +138,7 @@ def lane_of(identity: Identity, task_type: str | None) -> Lane:
 def check_model(identity: Identity, model: str | None) -> None:
     """Raises Forbidden, naming the model, where this key may not use it. Ollama's short and long spellings of a name are one."""
     if identity.models and model is None:
-        raise Forbidden("this key may use certain models only: name one")
+        raise Forbidden("this key may only use certain models: name one")
     if model is not None and not may_use(identity.models, model):
         raise Forbidden(f'this key may not use the model "{model}"')
 

@@ -185,4 +185,4 @@ class Budget:
 
 
 def _exceeded(what: str, cap: int, wanted: int) -> str:
-    return f"{what} (${usd(cap):.2f}) has no room for this request, which could cost up to ${usd(wanted):.4f}"
+    return f"{what} (${usd(cap):.2f}) does not have enough left for this request, which could cost up to ${usd(wanted):.4f}"

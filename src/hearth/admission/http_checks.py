@@ -84,7 +84,7 @@ def check_framing(headers: RequestHeaders) -> None:
         raise BadRequest("send either Content-Length or Transfer-Encoding, once")
     coding = headers.values.get(b"transfer-encoding")
     if coding is not None and (coding.strip().lower() != b"chunked" or b"transfer-encoding" in headers.repeated):
-        raise BadRequest("the only Transfer-Encoding here is chunked")
+        raise BadRequest("the only supported Transfer-Encoding is chunked")
 
 
 def check_upgrade(headers: RequestHeaders) -> None:
@@ -104,7 +104,7 @@ def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False
         if not (safe and document and headers.values.get(b"sec-fetch-mode") == b"navigate"):
             raise Forbidden("requests from pages of other sites are not allowed")
         if forwards:
-            raise Forbidden("pages of other sites may link to Hearth's own pages only")
+            raise Forbidden("pages of other sites may only link to Hearth's own pages")
     if safe or b"origin" not in headers.values:
         return
     scheme, _, authority = headers.text(b"origin").lower().partition("://")
@@ -136,7 +136,7 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, f
         return
     coding = headers.text(b"content-encoding").lower()
     if coding not in ("", "identity", "zstd" if zstd else "") or b"content-encoding" in headers.repeated:
-        raise UnsupportedMedia(f"This Content-Encoding is not taken here. Send the body {'in zstd, or ' if zstd else ''}without one.")
+        raise UnsupportedMedia(f"This Content-Encoding is not supported. Send the body {'in zstd, or ' if zstd else ''}without one.")
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
     if media == "application/json" or (media == "application/octet-stream" and (binary or headers.text(b"content-length") == "0")):
         return

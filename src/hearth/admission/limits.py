@@ -75,7 +75,7 @@ class RateLimiter:
         used_up = usage.minute >= usage.minute_limit
         unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
         setting = self._limits.setting_of(caller, f"requests_per_{unit}")
-        return f"{caller} may make {limit} requests in any {unit} ({setting}), and has made them"
+        return f"{caller} may make {limit} requests in any {unit} ({setting}), and has reached that limit"
 
     def limits(self, caller: str) -> bool:
         """Whether the owner has set a limit for this caller; without keys, only such callers are limited."""

@@ -132,7 +132,7 @@ class AdminPages:
     async def confirm_clock(self, _: NothingBody | None = None) -> dict[str, object]:
         """The wall clock is right: delete what is old by it again. Raises NotFound where nothing is kept."""
         if self._gateway.confirm_clock is None:
-            raise NotFound("nothing is kept here: storage.enabled is off")
+            raise NotFound("nothing is stored: storage.enabled is off")
         self._gateway.confirm_clock()
         return {"clock_in_doubt": False}
 

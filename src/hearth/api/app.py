@@ -91,7 +91,7 @@ class HearthApp:
 
     def _check_access(self, identity: Identity, access: Access) -> None:
         if access is Access.ADMIN and not identity.admin:
-            raise Forbidden("this needs an admin key")
+            raise Forbidden("this requires an admin key")
         if access is Access.MODEL_MANAGER and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
 

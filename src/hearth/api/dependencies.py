@@ -22,7 +22,7 @@ from hearth.errors import BadRequest
 Asked = TypeVar("Asked", bound=BaseModel)
 REQUEST, IDENTITY, BODY = "hearth.request", "hearth.identity", "hearth.body"
 """Where the handlers find them in the scope."""
-_NOT_JSON = "the body is not usable JSON"
+_NOT_JSON = "the body is not valid JSON"
 _PROBLEMS_SHOWN = 10
 _PROBLEM_CHARS = 500
 _SMALL_BODY_BYTES = 64 * 1024

@@ -75,13 +75,13 @@ class FileForm:
         try:
             self._parser.write(data)
         except FormParserError as error:
-            raise BadRequest("the body is not a usable form") from error
+            raise BadRequest("the body is not a valid form") from error
         return bytes(self._found)
 
     def end(self) -> None:
         """The body has ended. Raises BadRequest where the form has not."""
         if not self._ended:
-            raise BadRequest("the body ends before the form does")
+            raise BadRequest("the form is incomplete")
 
     @property
     def _name(self) -> bytes:
@@ -131,7 +131,7 @@ def life_s_of(form: FileForm, default_s: float) -> float:
     if form.filename is None:
         raise BadRequest("file: send one, as the part `file` of the form")
     if form.fields.get("purpose") != Purpose.BATCH.value:
-        raise BadRequest("purpose: write batch; files have no other use here")
+        raise BadRequest("purpose: must be batch; no other purpose is supported")
     anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default_s
@@ -161,7 +161,7 @@ class FilesQuery(BaseModel):
 def batches_of(gateway: Gateway) -> Batches:
     """Raises NotFound where there is no store to keep them in."""
     if gateway.batches is None:
-        raise NotFound("there are no files and batches here: they need the store (storage.enabled)")
+        raise NotFound("files and batches need the store: storage.enabled is off")
     return gateway.batches
 
 

@@ -169,7 +169,7 @@ class JobPages:
 
     def _jobs(self) -> Jobs:
         if self._gateway.jobs is None:
-            raise NotFound("there are no durable jobs here: they need the store (storage.enabled)")
+            raise NotFound("durable jobs need the store: storage.enabled is off")
         return self._gateway.jobs
 
 
@@ -276,7 +276,7 @@ class BatchPages:
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
-            raise BadRequest(f"endpoint: write one of {', '.join(ENDPOINTS)}")
+            raise BadRequest(f"endpoint: must be one of {', '.join(ENDPOINTS)}")
         admission = admission_of(caller, request.headers, self._gateway.config)
         new = self._new(asked, caller, admission, idempotency_key_of(request))
         count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
@@ -331,7 +331,7 @@ def window_s_of(text: str) -> float:
     found = _WINDOW.fullmatch(text)
     seconds = 0.0 if found is None else int(found[1]) * (3600.0 if found[2] == "h" else 60.0)
     if not 0.0 < seconds <= MAX_WINDOW_S:
-        raise BadRequest("completion_window: write hours or minutes such as 24h or 90m, at most 720h")
+        raise BadRequest("completion_window: must be hours or minutes, such as 24h or 90m, at most 720h")
     return seconds
 
 

@@ -51,7 +51,7 @@ _PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = {
     "/api/copy": ({"source": _TEXT, "destination": _TEXT}, ("source", "destination")),
     "/api/delete": ({"model": _TEXT}, ("model",)),
 }
-_ERROR: Node = {"description": "What is wrong, in the words of the API that was called"}
+_ERROR: Node = {"description": "What is wrong, in the error format of the API that was called"}
 
 
 def described(routes: Sequence[BaseRoute]) -> Node:

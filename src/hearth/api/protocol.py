@@ -244,7 +244,7 @@ class HttpConnection(HttpToolsProtocol):
             raise httptools.HttpParserError("send exactly one Host header")
         # `http://another/host` would go past the check of Host.
         if not self.url.startswith(b"/") or b"#" in self.url or self.parser.should_upgrade():
-            raise httptools.HttpParserError("the target of a request is a path")
+            raise httptools.HttpParserError("the request target must be a path")
         self._reading = Reading.BODY
         self._outgoing.body_expected = True
         length = dict(fields).get(b"content-length")

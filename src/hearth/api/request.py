@@ -122,7 +122,7 @@ class Body:
         try:
             body = await self._received(limit_bytes or max_bytes)
         except BodyTooLarge:
-            text = f"The request body is larger than {limit_bytes // 1024} KiB, more than anybody needs here." if limit_bytes else None
+            text = f"The request body is larger than {limit_bytes // 1024} KiB, which is the limit here." if limit_bytes else None
             raise BodyTooLarge(text) from None
         if self._request.headers.text(b"content-encoding").lower() == "zstd":
             body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
@@ -182,11 +182,11 @@ class Body:
                 self.hold(self._held_bytes + len(piece))
                 decoded.write(piece)
                 if decoded.tell() > limit_bytes:
-                    raise BodyTooLarge(f"the body is longer than {limit_bytes // MIB} MiB when it is decoded")
+                    raise BodyTooLarge(f"the body is longer than {limit_bytes // MIB} MiB after decompression")
                 if not piece and decompressor.needs_input:
-                    raise BadRequest("the zstd body ends too early")
+                    raise BadRequest("the zstd body is truncated")
         except zstd.ZstdError as error:
-            raise BadRequest("the body is not usable zstd") from error
+            raise BadRequest("the body is not valid zstd") from error
         return decoded.getvalue()
 
 

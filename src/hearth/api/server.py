@@ -25,8 +25,8 @@ from hearth.observability.records import EventFanout
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _ADVICE = {
-    errno.EADDRINUSE: "something else listens there; stop it or choose another server.port",
-    errno.EACCES: "this user may not listen there; choose a server.port above 1023",
+    errno.EADDRINUSE: "another program listens there; stop it or choose another server.port",
+    errno.EACCES: "this user may not listen on that port; choose a server.port above 1023",
     errno.EADDRNOTAVAIL: "this machine has no such address; correct server.host",
 }
 _MISSING_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})

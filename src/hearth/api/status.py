@@ -116,7 +116,7 @@ def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise BadRequest(f"{field}: write how long ago, such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
+        raise BadRequest(f"{field}: must be an age such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
     return moment.timestamp()
 
 
@@ -175,7 +175,7 @@ class StatusPages:
     def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
         item = self._gateway.worker.get_item(sequence)
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
-            raise NotFound("there is no such item")
+            raise NotFound("there is no such request")
         return item
 
     async def models(self) -> dict[str, object]:
@@ -198,7 +198,7 @@ class StatusPages:
         ready, reason = self._gateway.ready()
         fault = self._gateway.cannot_write()
         if fault and ready:
-            ready, reason = False, f"the store cannot be written ({fault}); jobs, files and the log have to wait"
+            ready, reason = False, f"the store cannot be written ({fault}); jobs, files and the request log are not available"
         if ready:
             return JSONResponse({"ready": True})
         return JSONResponse({"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"})
@@ -225,7 +225,7 @@ class StatusPages:
         """Cancel all that a caller has waiting or running. Raises Forbidden for others' but for an admin, StorageUnavailable."""
         whose = caller.caller if query.caller is None else query.caller
         if whose != caller.caller and not caller.admin:
-            raise Forbidden("this key cancels its own requests only; those of others need an admin key")
+            raise Forbidden("this key can only cancel its own requests; others need an admin key")
         gone = await cancel_caller(self._gateway, whose)
         return {"caller": whose, "cancelled": len(gone.requests) + gone.jobs + gone.batches, **asdict(gone)}
 
@@ -262,7 +262,7 @@ class StatusPages:
 
     def _history(self) -> InvocationHistory:
         if self._gateway.history is None:
-            raise NotFound("no log is kept here: storage.enabled is off")
+            raise NotFound("there is no request log: storage.enabled is off")
         return self._gateway.history
 
     def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:

@@ -66,9 +66,9 @@ class Listeners:
     def check_room(self, listener: Listener) -> None:
         """Raises CapacityError where this listener may not have one more."""
         if Counter(each.share for each in self._open.values())[listener.share] >= MAX_OF_ONE:
-            raise CapacityError(f"this caller has {MAX_OF_ONE} such streams open already; close one")
+            raise CapacityError(f"this caller has {MAX_OF_ONE} such streams open; close one")
         if len(self._open) >= MAX_SUBSCRIBERS - (0 if listener.identity.admin else ADMIN_ROOM):
-            raise CapacityError(f"{len(self._open)} such streams are open already; try again later")
+            raise CapacityError(f"{len(self._open)} such streams are open; try again later")
 
     async def frames(
         self, listener: Listener, streams: Sequence[AsyncIterator[int]], look: Look, interval_s: Callable[[], float], look_every_s: float

@@ -95,9 +95,9 @@ class ClaudeExchange:
                     raise _error_of(data, None)
                 yield data
         except (HTTPError, StreamError, AnthropicError) as error:
-            raise BackendGone("Claude's answer broke off") from error
+            raise BackendGone("Claude's answer ended early") from error
         except UnicodeDecodeError as error:
-            raise BackendProtocolError("Claude sent something that is not an answer") from error
+            raise BackendProtocolError("Claude sent an invalid answer") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -178,9 +178,9 @@ def _data_of(text: str) -> Mapping[str, object] | None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BackendProtocolError("Claude sent something that is not an answer") from error
+        raise BackendProtocolError("Claude sent an invalid answer") from error
     if not isinstance(data, dict):
-        raise BackendProtocolError("Claude sent something that is not an answer")
+        raise BackendProtocolError("Claude sent an invalid answer")
     return data
 
 

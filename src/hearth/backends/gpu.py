@@ -49,7 +49,7 @@ class GpuThread:
     async def read(self) -> GpuReading:
         """As the port says; takes at most `timeout_s`."""
         if self._closed or (self._pending is not None and not self._pending.done()):
-            raise GpuUnavailable(GpuFault.TIMEOUT, "the driver has not answered the last question yet")
+            raise GpuUnavailable(GpuFault.TIMEOUT, "the driver has not answered the last query yet")
         self._pending = Future()
         self._jobs.put(self._pending)
         if self._thread is None:
@@ -75,7 +75,7 @@ class GpuThread:
             except GpuUnavailable as error:
                 pending.set_exception(error)
             except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything; its text may be anything too
-                pending.set_exception(GpuUnavailable(GpuFault.OTHER, f"reading the card failed with {type(error).__name__}"))
+                pending.set_exception(GpuUnavailable(GpuFault.OTHER, f"reading the GPU failed with {type(error).__name__}"))
         for card in self._cards:
             card.close()
 
@@ -106,9 +106,9 @@ class AmdCard:
         found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
         cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))  # card2 before card10
         if not cards:
-            raise GpuUnavailable(GpuFault.NO_DRIVER, "there is no amdgpu driver with a card")
+            raise GpuUnavailable(GpuFault.NO_DRIVER, "the amdgpu driver has no GPU")
         if self._index >= len(cards):
-            raise GpuUnavailable(GpuFault.NO_DEVICE, f"there are {len(cards)} AMD cards, counted from 0")
+            raise GpuUnavailable(GpuFault.NO_DEVICE, f"there are {len(cards)} AMD GPUs, counted from 0")
         return _amd_reading(cards[self._index])
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class AmdCard:
 def _amd_reading(card: Path) -> GpuReading:
     total_mib, used_mib = _number(card / "mem_info_vram_total", MIB), _number(card / "mem_info_vram_used", MIB)
     if not total_mib:
-        raise GpuUnavailable(GpuFault.LOST, "the amdgpu driver does not say how large the card is")
+        raise GpuUnavailable(GpuFault.LOST, "the amdgpu driver does not report the memory size")
     sensors = next(iter(sorted(card.glob("hwmon/hwmon*"))), card)
     return GpuReading(
         name=_text(card / "product_name") or "AMD GPU",

@@ -147,7 +147,7 @@ class Answer:
         for name, value in self._fields:
             if _is_encoded(name, value):
                 self._keep = False
-                raise self._bad("encoded its answer although it was told not to.")
+                raise self._bad("sent a Content-Encoding that was not requested.")
 
     async def take(self) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
@@ -259,7 +259,7 @@ class Answer:
             last_break = part.rfind(b"\n")
             self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
         if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
-            raise self._bad("sent more than an answer can be.")
+            raise self._bad("sent an answer that is too long.")
         self._ready.append(part)
         self._unread_bytes += len(part)
         if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
@@ -294,10 +294,10 @@ class Answer:
     def _misframed(self) -> BackendError:
         if not self.status:
             return self._no_http()
-        return self._flushed() or self._bad("sent a body with broken framing.")
+        return self._flushed() or self._bad("sent a body with invalid framing.")
 
     def _no_http(self) -> BackendError:
-        return self._bad("sent something that is not an HTTP answer.")
+        return self._bad("sent an invalid HTTP response.")
 
     def _bad(self, what: str) -> BackendError:
         return BackendProtocolError(f"The model server at {self._address} {what}")

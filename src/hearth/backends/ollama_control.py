@@ -100,7 +100,7 @@ class OllamaControl:
         except BackendTimeout as error:
             raise BackendUnreachable from error
         if not version:
-            raise BackendProtocolError("The model server does not say its version: is it an Ollama?")
+            raise BackendProtocolError("The model server does not report its version. Is it Ollama?")
         return str(version)
 
     async def installed(self) -> tuple[InstalledModel, ...]:
@@ -127,7 +127,7 @@ class OllamaControl:
 
     async def unload(self, model: str) -> None:
         """Drop as soon as nothing runs on it; what is not loaded, too. Raises ModelNotFound, BackendUnreachable and SwapFailed."""
-        late = SwapFailed(f"The model server did not say within {self._timeout_s:g} s that {model} goes.")
+        late = SwapFailed(f"The model server did not confirm within {self._timeout_s:g} s that it unloads {model}.")
         await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s, late))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
@@ -230,7 +230,7 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
 
 
 def _no_answer() -> BackendProtocolError:
-    return BackendProtocolError("The model server sent something that is not an answer.")
+    return BackendProtocolError("The model server sent an invalid answer.")
 
 
 def _listed(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:

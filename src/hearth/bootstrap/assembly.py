@@ -166,7 +166,7 @@ def hearth_problem(url: str) -> str | None:
         return None
     if not isinstance(said, dict) or said.get("service") != SERVICE:
         return None
-    return f"ollama.url: a Hearth answers at {url}, not an Ollama; write the address of Ollama, usually http://127.0.0.1:11434"
+    return f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually http://127.0.0.1:11434"
 
 
 class OllamaClaim:
@@ -187,7 +187,9 @@ class OllamaClaim:
             self.release()
             if error.errno == errno.EADDRINUSE:
                 holder = _holder_of(name)
-                self.shared = f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
+                self.shared = (
+                    f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or they undo each other's swaps"
+                )
 
     def release(self) -> None:
         self._socket.close()

@@ -168,7 +168,7 @@ class ServiceManager:
 
     def _in_a_line(self) -> str:
         state, (_, reason) = self._gateway.worker.scheduler.state, self._gateway.ready()
-        paused = "external work is paused" if self._gateway.orders.paused else ""
+        paused = "external requests are paused" if self._gateway.orders.paused else ""
         running = len(state.entries) - len(state.waiting)
         return "; ".join(part for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused) if part)
 

@@ -175,7 +175,7 @@ class Call:
         except TimeoutError as error:
             raise BackendTimeout("Claude stopped answering") from error
         if not meter.stopped:
-            raise BackendGone("Claude's answer broke off before its end")
+            raise BackendGone("Claude's answer ended early")
         rest = answer.finish(now())
         work.usage = Usage(prompt_tokens=meter.tokens.prompt, output_tokens=meter.tokens.output)
         work.status = 200

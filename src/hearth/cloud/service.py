@@ -30,7 +30,7 @@ from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, WorkKind, u
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
-_ADVICE = "Claude refuses the key or the account: look at cloud.api_key, and at the credit and the limits of the account"
+_ADVICE = "Claude rejects the key or the account: check cloud.api_key, and the credit and limits of the account"
 
 
 class CloudHealth:

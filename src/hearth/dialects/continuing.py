@@ -244,11 +244,11 @@ class Continuation:
         text, calls = said.get("content"), said.get("tool_calls")
         new = self._new(text) if isinstance(text, str) and not self._mute else ""
         if said.get("thinking") or (calls and self._missing):
-            raise StreamDiverged("the rest says something else than was asked from")
+            raise StreamDiverged("the continuation differs from the text already sent")
         if fields.get("done") is True:
             self.complete, self._last = True, fields
             if self._missing and not self._mute and not self._stops_within:
-                raise StreamDiverged("the rest ended before it had said again what was asked from")
+                raise StreamDiverged("the continuation ended before it reached the text already sent")
         frames = self._writer.say(Text(text=new), wall_s) if new else []
         for call in calls if isinstance(calls, list) and not self._mute else ():
             self._calls.append(_tool_call(call))
@@ -270,7 +270,7 @@ class Continuation:
         """What of it the caller has not got."""
         again = min(len(self._missing), len(text))
         if not text.startswith(self._missing[:again]):
-            raise StreamDiverged("the rest says something else than was asked from")
+            raise StreamDiverged("the continuation differs from the text already sent")
         self._missing = self._missing[again:]
         return text[again:]
 

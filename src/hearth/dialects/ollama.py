@@ -47,7 +47,7 @@ def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
         raise BackendProtocolError(f"the model server failed: {str(said['error'])[:_QUOTED_CHARS]}")
     output = said.get("response")
     if not isinstance(output, str) or said.get("done") is not True:
-        raise BackendProtocolError("the model server broke off before the end of the answer")
+        raise BackendProtocolError("the model server ended the answer early")
     usage = native_usage(said)
     return Completion(
         output=output, model=model, tokens_in=usage.prompt_tokens or 0, tokens_out=usage.output_tokens or 0, latency_ms=latency_ms

@@ -153,7 +153,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         QuirkName.ENDLESS_LOAD: Kind(
             "a load never ends",
             lambda text: _EVERY(text) if text.isdigit() else text,
-            "the number of the load or the name of a model (every load where nothing is said)",
+            "the number of the load or the name of a model (every load if not given)",
         ),
         QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
         QuirkName.CPU_OFFLOAD: Kind(
@@ -163,7 +163,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         QuirkName.STUCK_UNLOAD: Kind(
             "an unloaded model stays listed",
             _number(lambda value: value >= 0),
-            "seconds (for ever where nothing is said)",
+            "seconds (forever if not given)",
             "inf",
         ),
         QuirkName.CACHE_DRIFT: Kind(

@@ -259,14 +259,14 @@ class Executor:
             async with asyncio.timeout(work.quiet_s):
                 shown = await self._rendered(rendering)
             if not rest.is_read_as(shown):
-                raise StreamDiverged("the model's template does not go on with an answer that was begun")
+                raise StreamDiverged("the model's template cannot continue an answer")
         try:
             await self._exchange(work, call, partial(self._answers.rest, rest))
         except BackendError as error:
             if work.forwarded or work.status is None or not 400 <= work.status < 500:
                 raise
             work.status = None
-            raise StreamDiverged("the model server does not take the text so far as a prompt") from error
+            raise StreamDiverged("the model server does not accept the text so far as a prompt") from error
 
     def _continuation(self, work: ActiveRequest) -> Continuation:
         if work.sent is None:

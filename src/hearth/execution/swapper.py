@@ -80,7 +80,7 @@ class Swapper:
             self._failed(model, error, LoadFailed(model=model, permanent=permanent))
             return
         if resident is None:
-            lie = SwapFailed(f"the model server said that '{model}' is loaded, but does not list it")
+            lie = SwapFailed(f"the model server reported '{model}' as loaded, but does not list it")
             self._failed(model, lie, LoadFailed(model=model, unlisted=True))
             return
         self._errors.pop(model, None)
@@ -100,7 +100,7 @@ class Swapper:
             await self._control.unload(model)
             while await self._find(model) is not None:
                 if asyncio.get_running_loop().time() >= deadline:
-                    self._stuck = SwapFailed(f"model '{model}' does not leave the GPU")
+                    self._stuck = SwapFailed(f"model '{model}' could not be unloaded")
                     raise self._stuck
                 await asyncio.sleep(POLL_S)
         except ModelNotFound:

@@ -55,7 +55,9 @@ class Batches(HandlingSink):
         if self._jobs.runner.stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
-            raise BadRequest("batches.window is offpeak, and it is active hours all day here, so that never comes")
+            raise BadRequest(
+                "batches.window is offpeak, but active hours last all day (scheduling.active_hours), so the batch would never start"
+            )
         with self._keys.use(new.caller, new.idempotency_key):
             shared = new.lane is Lane.EXTERNAL and settings.auth.keys
             own = max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None

@@ -51,12 +51,12 @@ def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
     """The inference route that a request is meant for, or the native one that takes such a body. Raises BadRequest."""
     if endpoint is not None:
         if endpoint not in INFERENCE_ROUTES:
-            raise BadRequest(f"endpoint: write one of {', '.join(INFERENCE_ROUTES)}")
+            raise BadRequest(f"endpoint: must be one of {', '.join(INFERENCE_ROUTES)}")
         return endpoint
     for name, path in _GUESSES:
         if name in request:
             return path.value
-    raise BadRequest("request: it has neither messages, prompt nor input; write the body of an inference route")
+    raise BadRequest("request: must be the body of an inference route, with messages, prompt or input")
 
 
 def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> bytes:
@@ -67,14 +67,14 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
     try:
         return encode_large(whole) if large else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError as error:
-        raise BadRequest("request: it holds a number that JSON does not have") from error
+        raise BadRequest("request: contains a number that JSON does not allow") from error
 
 
 def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
     """What the queue must know of a request; `model` is its installed name, where that is known. Raises BadRequest, ModelNotFound."""
     envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
     if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
-        raise BadRequest("request: it asks for nothing; give a prompt or messages, and no num_predict of 0")
+        raise BadRequest("request: would generate nothing; give a prompt or messages, and no num_predict of 0")
     return envelope
 
 

@@ -52,7 +52,7 @@ class Jobs(HandlingSink):
         if self.runner.stopping:
             raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
-            raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
+            raise BadRequest("window: active hours last all day (scheduling.active_hours), so off-peak never comes")
         with self._keys.use(new.caller, new.idempotency_key):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 

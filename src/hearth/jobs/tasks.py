@@ -63,7 +63,7 @@ class TaskDoor:
         if task_type in self._settings.task_types:
             return await self._durable(task_type, job_key, request, endpoint, priority)
         if run is None:
-            raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: what to do on a thread")
+            raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: the function to call in a thread")
         return self._at_once(task_type, job_key, run)
 
     async def _durable(
@@ -98,7 +98,7 @@ class TaskDoor:
         if same is not None:
             return Submitted(task_id=same, is_new=False)
         if len(self._running) >= self._settings.max_queued:
-            raise QueueFull(f"{len(self._running)} tasks are on their way, and jobs.max_queued allows no more")
+            raise QueueFull(f"{len(self._running)} tasks wait or run, and jobs.max_queued allows no more")
         task_id = new_id(JOB_PREFIX)
         self._running[task_id] = (task_type, job_key)
         ended = functools.partial(self._ended_on_thread, asyncio.get_running_loop(), task_id, task_type)

@@ -80,11 +80,11 @@ def check_webhook(url: str, settings: WebhookSettings) -> str:
     """The URL as it was given. Raises BadRequest for one that no job may have, Forbidden where its host is not allowed."""
     host = host_of(url)
     if not host:
-        raise BadRequest("webhook: write an http or https URL without user, password and fragment")
+        raise BadRequest("webhook: must be an http or https URL without user, password and fragment")
     if host not in allowed_hosts(settings):
         raise Forbidden("webhook: jobs.webhooks.allowed_hosts does not list its host")
     if not settings.secret:
-        raise BadRequest("webhook: messages are signed, and the owner has not set jobs.webhooks.secret")
+        raise BadRequest("webhook: the owner has not set jobs.webhooks.secret, which signs the messages")
     return url
 
 

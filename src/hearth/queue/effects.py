@@ -258,7 +258,7 @@ class Effects:
             case Refusal.INTERRUPTED:
                 return Interrupted(retry_after_s=1.0)
             case Refusal.NO_MODEL:
-                return BadRequest("name a model: none is resident any more, and gpu.home_model is not set or not installed")
+                return BadRequest("name a model: none is loaded any more, and gpu.home_model is not set or not installed")
             case Refusal.ATTEMPTS_EXHAUSTED:
                 return work.error or BackendError()
 

@@ -153,7 +153,7 @@ class OperatorCommands:
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)
         if self._state.residency.never_fits(name):
-            raise OrderRefused(f"{name} needs more memory than gpu.vram_gb says there is")
+            raise OrderRefused(f"{name} needs more memory than gpu.vram_gb")
         return name
 
     def _check_unused(self, model: str) -> None:
@@ -162,7 +162,7 @@ class OperatorCommands:
         if running:
             raise OrderRefused(f"{model} is in use: {_counted(running, 'run')} on it")
         if waiting := self._state.waits_for(model):
-            raise OrderRefused(f"{model} is in demand: {_counted(waiting, 'wait')} for it")
+            raise OrderRefused(f"{model} is needed: {_counted(waiting, 'wait')} for it")
         if model == self.pinned:
             raise OrderRefused(f"{model} is pinned: unpin it first")
 

@@ -160,7 +160,7 @@ class LLMQueueWorker:
             self.check_depth(new.item.lane)
         state, now = self.scheduler.state, self._clock.monotonic()
         if new.item.model is None and state.home is None and not state.residency.residents:
-            raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
+            raise BadRequest("name a model: none is loaded, and gpu.home_model is not set or not installed")
         place = self._places.take(new, now) if new.digest else None
         max_wait_s = self.runtime.settings.queue.max_wait_s
         work = self.registry.number(new, self, now, limit_bytes=self.reply_limit_bytes, max_wait_s=max_wait_s, arrived_at=place)

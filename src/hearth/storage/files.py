@@ -59,13 +59,11 @@ class Kept(NamedTuple):
         """Raises QueueFull where so many more bytes of the caller's do not fit."""
         if own_max_bytes is not None and self.own_bytes + size > own_max_bytes:
             raise QueueFull(
-                "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
+                "this caller has used its share of the store (jobs.caller_share_pct of jobs.max_stored_mib); "
                 "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
             )
         if self.bytes + size > max_bytes:
-            raise QueueFull(
-                "the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed"
-            )
+            raise QueueFull("the store is full (jobs.max_stored_mib); delete jobs or files that are not needed")
 
 
 def kept(connection: sqlite3.Connection, caller: str, lane: str = "external", priority: int = 0) -> Kept:
@@ -170,7 +168,7 @@ class FileTable(Table):
         values = {"id": file_id, "filename": filename, "now": now, "expires": now + life_s, "number": number}
         row = await self.writer.submit(lambda connection: connection.execute(_SEAL, values).fetchone())
         if row is None:
-            raise BadRequest("the upload was given up")
+            raise BadRequest("the upload was aborted")
         return file_of(row)
 
     async def discard(self, number: int) -> None:

@@ -356,7 +356,7 @@ def _admit(
     others = kept(connection, "")
     first = jobs[: max(0, limits.max_queued - others.queued)]
     if jobs and not first:
-        raise QueueFull("the store holds as many jobs as jobs.max_queued allows")
+        raise QueueFull("the store is full (jobs.max_queued)")
     size = sum(len(job.request) for _, job in first)  # its caller's share is counted when the file is uploaded, not again here
     others.require_room(size, limits.max_bytes, None)
     taken = list[Job]()

@@ -120,7 +120,7 @@ def prepare_directory(path: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageRefused(f"{directory} cannot be made: {error.strerror}. {ADVICE}") from error
+        raise StorageRefused(f"{directory} cannot be created: {error.strerror}. {ADVICE}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StorageRefused(f"{directory} cannot be written. {ADVICE}")
 
@@ -133,7 +133,9 @@ def tighten_own_directory(configured: str, path: Path) -> None:
     try:
         directory.chmod(0o700)
     except OSError as error:
-        raise StorageRefused(f"{directory} is open to other users and cannot be closed: {error.strerror}. {ADVICE}") from error
+        raise StorageRefused(
+            f"{directory} is accessible to other users, and its mode cannot be changed: {error.strerror}. {ADVICE}"
+        ) from error
 
 
 def open_directory(configured: str, path: Path) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def open_directory(configured: str, path: Path) -> tuple[str, ...]:
     directory = path.parent
     if not configured or not directory.is_dir() or not (mode := directory.stat().st_mode & 0o777) & 0o077:
         return ()
-    return (f"storage.path: {directory} is open to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
+    return (f"storage.path: {directory} is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
 
 
 def sync_directory(directory: Path) -> None:
@@ -241,7 +243,7 @@ def require_whole(path: Path) -> None:
     """Raises StorageRefused for what is left of a database that lost a part: SQLite would take it for a new one, and lose the rest."""
     wal = path.with_name(path.name + "-wal")
     if path.exists() and path.stat().st_size == 0:
-        raise StorageRefused(f"{path} is empty: it was cut off by something else than Hearth. {RESTORE}")
+        raise StorageRefused(f"{path} is empty: another program truncated it. {RESTORE}")
     if not path.exists() and wal.exists() and wal.stat().st_size > 0:
         raise StorageRefused(f"{path} is missing, but {wal} holds a part of it. {RESTORE}")
 
@@ -303,7 +305,7 @@ _MESSAGES = {
     StorageFault.READ_ONLY: f"cannot be written: it or its file system is read-only. {ADVICE}",
     StorageFault.CANNOT_OPEN: f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
     StorageFault.LOCKED: "is locked by another program (a sqlite3 shell?). Close that and start again.",
-    StorageFault.CORRUPT: f"is not a sound SQLite database. {RESTORE}",
+    StorageFault.CORRUPT: f"is not a valid SQLite database. {RESTORE}",
 }
 
 _PASSING = frozenset({StorageFault.FULL, StorageFault.LOCKED})

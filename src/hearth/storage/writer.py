@@ -247,7 +247,7 @@ class Writer:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._backlog.add(Write(run=run, future=cast("asyncio.Future[object]", future))):
-            future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
+            future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too many writes are waiting, or Hearth is stopping"))
         return future
 
     async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
@@ -269,7 +269,7 @@ class Writer:
         """The state of this moment."""
         trouble = self._trouble
         if trouble is None and self._overloaded:
-            trouble = StorageUnavailable(StorageFault.OVERLOADED, "more is to be written than the disk can take")
+            trouble = StorageUnavailable(StorageFault.OVERLOADED, "the disk is too slow for the writes that wait")
         return StorageHealth(
             fault=trouble.fault if trouble else None,
             detail=trouble.message if trouble else "",

@@ -114,7 +114,7 @@ function Run({ item, now, state, orders, ask, show }) {
     <div class="run-head">
       <${Lane} item=${item} /><${Caller} item=${item} show=${show} /><${Model} name=${item.model} />
       ${item.task_type ? html`<span class="muted">${item.task_type}</span>` : null}
-      ${item.interrupts ? html`<span class="badge warn" title="so often it was interrupted for an internal request">${item.interrupts}× interrupted</span>` : null}
+      ${item.interrupts ? html`<span class="badge warn" title="how often an internal request interrupted it">${item.interrupts}× interrupted</span>` : null}
       <span class="grow muted">${phase}</span>
       <span class="number" title="so far, and what was expected when it started">${duration(passed)} of ~${duration(expected)}</span>
       <${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} />
@@ -162,7 +162,7 @@ function Groups({ rows, models, total, shown, now }) {
     <tbody>${[...groups].map(([key, group]) => html`<tr key=${key}><td><${Model} name=${group.model} /></td><td class="number">${count(models[key] ?? group.number ?? group.known)}</td>
       <td>${[...group.callers].map(([name, number]) => html`<span class="chip" key=${name}>${name} <span class="muted">${count(number)}</span></span>`)}</td>
       <td class="number">${group.oldest === undefined || group.oldest === Infinity ? "–" : whole(now - group.oldest)}</td><td class="number">${startsIn(group.next, now)}</td></tr>`)}</tbody></table>
-    ${total > shown ? html`<p class="more">Callers are those of the first ${count(shown)} in line.</p>` : null}`;
+    ${total > shown ? html`<p class="more">Only the callers of the first ${count(shown)} requests are shown.</p>` : null}`;
 }
 
 function Row({ item, index, now, state, orders, ask, show }) {

@@ -159,7 +159,7 @@ def _completion_draft(body: Body) -> Draft:
         if value is not None and value is not False and value != "":
             raise refused(name)
     if (body.integer("best_of") or 1) > 1:
-        raise refused("best_of", "one answer per request")
+        raise refused("best_of", "only one answer per request is supported")
     turns = Turns()
     turns.say("user", [text_block(_prompt(body))], "prompt")
     return _openai_draft(body, turns, tools=[], choice=None, wanted=None)
@@ -167,7 +167,7 @@ def _completion_draft(body: Body) -> Draft:
 
 def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: JsonObject | None, wanted: JsonValue) -> Draft:
     if (body.integer("n") or 1) > 1:
-        raise refused("n", "one answer per request")
+        raise refused("n", "only one answer per request is supported")
     limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
     return Draft(
         messages=turns.messages,
@@ -185,9 +185,9 @@ def _response_draft(body: Body) -> Draft:
     """`/v1/responses`."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name) is not None:
-            raise refused(name, "nothing is remembered between requests; send the whole conversation as `input`")
+            raise refused(name, "conversations are not stored; send the whole conversation as `input`")
     if body.flag("background"):
-        raise refused("background", "ask in the foreground")
+        raise refused("background", "background requests are not supported; leave it out")
     turns = Turns()
     turns.instruct(body.string("instructions"))
     _add_input(turns, body.get("input"))
@@ -224,7 +224,7 @@ def _add_input(turns: Turns, given: JsonValue) -> None:
             case "reasoning":
                 pass
             case _:
-                raise refused(f"{where}.type", "only messages, function calls and their outputs can be carried")
+                raise refused(f"{where}.type", "only messages, function calls and their outputs are supported")
 
 
 def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
@@ -247,7 +247,7 @@ def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) ->
     instructs = role in ("system", "developer")
     if instructs or (role == "assistant" and endpoint is Endpoint.OPENAI_CHAT):
         if any(block["type"] != "text" for block in blocks):
-            place, advice = ("images", "only text can stand in a system message") if native else ("content", "only text can stand here")
+            place, advice = ("images", "a system message can only contain text") if native else ("content", "only text is supported here")
             raise refused(f"{where}.{place}", advice)
         blocks = [text_block("".join(str(block["text"]) for block in blocks))]
     if instructs:
@@ -297,7 +297,7 @@ def _stop_texts(value: JsonValue, where: str) -> list[str]:
     if len(texts) != len(listed):
         raise refused(where, "give a text or a list of texts")
     if any(text and not text.strip() for text in texts):
-        raise refused(where, "a stop text of nothing but white space; use one with a letter in it, or ask a local model")
+        raise refused(where, "a stop text of only white space is not supported; use one with a letter in it, or ask a local model")
     return [text for text in texts if text]
 
 
@@ -361,7 +361,7 @@ def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
     """The block as Claude takes it; None for one that says nothing to it."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(block, dict) or not isinstance(kind, str) or kind not in _BLOCKS or (role == "system" and kind != "text"):
-        raise refused(where, "this kind of content cannot be carried")
+        raise refused(where, "this kind of content is not supported")
     if kind == "text":
         if not Body(block).string("text").strip():
             return None
@@ -379,7 +379,7 @@ def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
 def _check_source(block: JsonObject, forms: tuple[str, ...], where: str) -> None:
     source = block.get("source")
     if not isinstance(source, dict) or source.get("type") not in forms:
-        raise refused(where, f"what it costs could not be known beforehand; send it as {' or '.join(forms)}")
+        raise refused(where, f"its cost cannot be known in advance; send it as {' or '.join(forms)}")
     inner = source.get("content")
     if isinstance(inner, list):
         _blocks(inner, f"{where}.content", role="user")
@@ -391,7 +391,7 @@ def _own_tool(tool: JsonValue, where: str) -> JsonValue:
     kind = tool.get("type")
     if kind is None or kind == "custom" or (isinstance(kind, str) and kind.startswith(_OWN_TOOLS)):
         return tool
-    raise refused(where, "a tool that runs on Anthropic's servers costs more than can be known beforehand; remove it")
+    raise refused(where, "the cost of a tool that runs on Anthropic's servers cannot be known in advance; remove it")
 
 
 _DRAFTS: Mapping[Endpoint, Callable[[Body], Draft]] = MappingProxyType(

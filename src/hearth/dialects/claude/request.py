@@ -24,7 +24,7 @@ _MAGIC = (("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "imag
 
 def refused(field: str, advice: str = LOCAL) -> Untranslatable:
     """The error for `field`, a path such as `messages[2].content`; `advice` completes the sentence."""
-    return Untranslatable(f"Claude cannot take `{field}`: {advice}")
+    return Untranslatable(f"Claude does not accept `{field}`: {advice}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Turns:
         if not self._turns:
             raise refused("messages", "there is nothing in it to answer")
         if self._turns[-1][0] == "assistant":
-            raise refused("messages", "the last one is the assistant's own, and Claude does not go on with an answer that was begun")
+            raise refused("messages", "the last one is from the assistant, and Claude does not continue a started answer")
         return [{"role": role, "content": content} for role, content in self._turns]
 
     @property
@@ -174,4 +174,4 @@ def _part(part: JsonValue, where: str) -> JsonObject:
             if found is None:
                 raise refused(f"{where}.image_url", "send the image itself, as a base64 `data:` URL")
             return image_block(found.string[found.end() :], f"{where}.image_url")
-    raise refused(f"{where}.type", "only text and images can be carried")
+    raise refused(f"{where}.type", "only text and images are supported")

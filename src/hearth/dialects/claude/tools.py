@@ -96,7 +96,7 @@ def function_tools(tools: Iterable[JsonValue], *, nested: bool = True) -> list[J
 
 def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
     if not isinstance(tool, dict) or lookup(tool, "type") not in ("function", None):
-        raise refused(where, "only functions can be carried")
+        raise refused(where, "only functions are supported")
     given = lookup(tool, "function") if nested else tool
     if not isinstance(given, dict):
         raise refused(f"{where}.function", "give an object with name and parameters")
