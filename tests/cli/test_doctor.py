@@ -187,9 +187,9 @@ def test_a_clock_that_is_wrong_or_not_synchronised_is_named(synchronised, wall_s
     [
         ({}, []),
         ({"backend": {"up": True}}, []),
-        ({"backend": {"up": False}}, ["FAIL it does not reach its model server"]),
+        ({"backend": {"up": False}}, ["FAIL it cannot reach its model server"]),
         ({"backend": {"up": True, "emulator": True}}, ["FAIL the emulator answers: texts are made up"]),
-        ({"storage": {"clock_in_doubt": True}}, ["warn it has jumped ahead, so nothing is deleted for its age"]),
+        ({"storage": {"clock_in_doubt": True}}, ["warn it jumped ahead, so no old data is deleted"]),
         ({"config": {"problems": ["a:1: x"]}}, ["FAIL the configuration was refused, the old one is in force: a:1: x"]),
         ({"config": {"restart_pending": ["server.port"]}}, ["warn settings wait for a restart: server.port"]),
         ({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}, ["warn alert gpu_lost"]),

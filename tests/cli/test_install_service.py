@@ -95,7 +95,7 @@ def test_it_writes_a_unit_and_a_configuration_that_waits_for_ollama_and_says_wha
     assert "enable-linger" in result.stdout
     assert "note:" not in result.stdout
     before = (tmp_path / "units" / "hearth.service").stat()
-    assert "is as it should be" in hearth("install-service", "--unit-dir", "units").stdout
+    assert "is up to date" in hearth("install-service", "--unit-dir", "units").stdout
     assert (tmp_path / "units" / "hearth.service").stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -155,7 +155,7 @@ def test_without_systemd_it_says_what_to_do_instead(hearth, tmp_path, monkeypatc
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path / "nowhere")
     result = hearth("install-service")
     assert result.exit_code == 1
-    assert "systemd does not run here" in result.stderr
+    assert "systemd is not running" in result.stderr
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path)
     assert f"wrote {tmp_path}/.config/systemd/user/hearth.service" in hearth("install-service").stdout
 

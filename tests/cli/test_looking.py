@@ -72,7 +72,7 @@ def test_nobody_there_ends_with_3_and_advice(hearth):
 @for_each(
     ("status", "body", "code", "says"),
     [
-        (404, {}, 3, "it answered 404, unlike Hearth"),
+        (404, {}, 3, "it answered 404, so it is not Hearth"),
         (404, {"detail": "Not Found"}, 3, "it answered 404"),
         (500, {}, 3, "it answered 500"),
         (200, ["not", "an object"], 3, "not a JSON object"),

@@ -96,7 +96,7 @@ def test_the_status_shows_what_runs_who_waits_the_gpu_and_the_backend(hearth, bu
         "waits (external) 43 n8n any 12 s",
         "... and 3 more external",
         "GPU qwen2.5-coder:14b, nomic-embed-text loaded; home is qwen2.5:32b-instruct-q6_K",
-        "1 swap this hour, the last took 11 s; 12 % of the work spent on swaps",
+        "1 swap this hour, the last took 11 s; 12 % of the busy time spent on swaps",
         "backend Ollama 0.33.0 at http://127.0.0.1:11434 up",
         "mode active",
         "24 hours 150 internal and 30 external completed, 2 interrupted",
@@ -140,7 +140,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
         ({"gpu": busy()["gpu"] | {"last_swap_ms": None, "swaps_this_hour": 0}}, "0 swaps this hour; 12 %"),
         ({"gpu": {"loaded_model": "llama3.1:8b", "is_home": True}}, "llama3.1:8b loaded (home)"),
         ({"gpu": {"loaded_model": None}}, "no model loaded"),
-        ({"gpu": {"offloaded_models": ["big:70b"]}}, "slow: big:70b does not fit and runs on the CPU in part"),
+        ({"gpu": {"offloaded_models": ["big:70b"]}}, "slow: big:70b does not fit and runs partly on the CPU"),
         ({"config": {"problems": ["a.yaml:7: x: unknown key"]}}, "config refused, the old one is in force: a.yaml:7: x: unknown key"),
         ({"config": {"restart_pending": ["server.port", "ollama.url"]}}, "config waits for a restart: server.port, ollama.url"),
         (
@@ -162,7 +162,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
             "RTX 3090, memory unknown, 250 W, 87 % busy\n",
         ),
         ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n"),
-        ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 does not answer any more\n"),
+        ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n"),
         (
             {"latency": {"last_hour": [hour("external", None, 12, 0.8), hour("external", "coder:14b", 12, 5.0)]}},
             "last hour external: 12 requests; waits 0.8 s (95 %: 8.0 s), in all 0.8 s (95 %: 8.0 s)",

@@ -29,7 +29,7 @@ _ALERT_TEST_TIMEOUT_S = 40.0
 """More than the gateway gives its targets."""
 _COMMANDS = {
     "drain": "Refuse new requests and finish the accepted ones; jobs are accepted and kept.",
-    "pause": "Let external requests wait; internal requests go on.",
+    "pause": "Pause external requests; internal requests continue.",
     "resume": "End drain and pause.",
     "unpin": "End the pin.",
     "pin": "Make MODEL the home model, which no external request may evict.",
@@ -57,9 +57,9 @@ _ADVICE = {
     "--caller",
     metavar="NAME",
     shell_complete=complete_callers,
-    help="Everything of this caller: requests, jobs and batches.",
+    help="Cancel all requests, jobs and batches of this caller.",
 )
-@json_option("Print the gateway's answers, a line each.")
+@json_option("Print the gateway's answers, one per line.")
 @click.pass_context
 def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None, *, as_json: bool, client: GatewayClient) -> None:
     """Cancel requests that wait or run.
@@ -68,7 +68,7 @@ def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None
     cancelled.
     """
     if bool(requests) == (caller is not None):
-        raise click.UsageError("name requests, or --caller, and not both")
+        raise click.UsageError("name requests or use --caller, not both")
     if caller is not None:
         answer = client.ask("POST", f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_CANCEL_ALL_TIMEOUT_S)
         click.echo(json.dumps(answer) if as_json else _all_cancelled(caller, answer))

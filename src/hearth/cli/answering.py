@@ -46,7 +46,7 @@ def _checked(lines: Iterator[dict[str, object]], began: Callable[[], None]) -> I
         done = line.get("done") is True
         yield line
     if not done:
-        raise CommandFailed("the answer broke off before its end")
+        raise CommandFailed("the answer ended early")
 
 
 def piece_of(line: Json, name: str) -> str:

@@ -15,7 +15,7 @@ from hearth.cli.views import duration
 from hearth.clock import SystemClock, new_id
 
 _QUOTES = '"""'
-_HELP = '/bye ends the chat, /clear forgets what was said, Ctrl-C stops an answer; a message of several lines stands between two """'
+_HELP = '/bye ends the chat, /clear starts a new one, Ctrl-C stops an answer; a message of several lines stands between two """'
 _NS_PER_S = 1e9
 
 

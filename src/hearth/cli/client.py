@@ -105,10 +105,10 @@ class GatewayClient:
 
     @property
     def address(self) -> SplitResult:
-        """The parts of the URL. Raises ValueError for what is no HTTP address."""
+        """The parts of the URL. Raises ValueError for what is not an HTTP address."""
         address = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
         if address.scheme not in {"http", "https"} or not address.hostname or address.port == 0:
-            raise ValueError(f"{self.url} is no HTTP address")
+            raise ValueError(f"{self.url} is not an HTTP address")
         return address
 
     def fetch(self, path: str, *, timeout_s: float = _FETCH_TIMEOUT_S) -> dict[str, object]:
@@ -188,14 +188,14 @@ class GatewayClient:
         if response.status == 421:
             raise CommandFailed(f"{url} does not answer to that host name: add it to server.allowed_hosts.")
         if refusal is None:
-            raise self._unreachable(f"it answered {response.status}, unlike Hearth")
+            raise self._unreachable(f"it answered {response.status}, so it is not Hearth")
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
 
     def _object(self, body: bytes) -> dict[str, object]:
         try:
             value = json.loads(body)
         except ValueError as error:
-            raise self._unreachable("its answer is not JSON") from error
+            raise self._unreachable("it did not answer with JSON") from error
         if not isinstance(value, dict):
             raise self._unreachable("its answer is not a JSON object")
         return value

@@ -88,7 +88,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
         config = load_gateway_config(path)
     except ConfigError as error:
         for problem in error.problems:
-            yield Finding("FAIL", "configuration", problem, "correct it; the checks below take the defaults")
+            yield Finding("FAIL", "configuration", problem, "correct it; the checks below use the defaults")
     else:
         yield Finding("ok", "configuration", why)
         for note in (*config.notes, *effectless(config.settings)):
@@ -231,7 +231,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     if not keys:
         yield Finding("ok", "keys", "none: callers on this machine only")
     elif not any(key.admin for key in keys):
-        yield Finding("warn", "keys", f"{len(keys)}, and none is an admin's", "hearth admin key new NAME --admin --write")
+        yield Finding("warn", "keys", f"{len(keys)}, none of them for admins", "hearth admin key new NAME --admin --write")
     else:
         yield Finding("ok", "keys", f"{len(keys)}, {sum(key.admin for key in keys)} of them for admins")
 
@@ -239,7 +239,12 @@ def _keys(settings: Settings) -> Iterator[Finding]:
 def _store(settings: Settings) -> Iterator[Finding]:
     storage = settings.storage
     if not storage.enabled:
-        yield Finding("warn", "disk", "storage.enabled is off: no jobs, no log, and limits begin anew with every start", "set it to true")
+        yield Finding(
+            "warn",
+            "disk",
+            "storage.enabled is off: no jobs, no request log, and rate limits start from zero after a restart",
+            "set it to true",
+        )
         return
     path = database_path(storage.path, os.environ)
     folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110 (False where it may not be looked at)
@@ -248,7 +253,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
         advice = "run `sudo hearth doctor` if the gateway runs as another user; else correct its owner, or set storage.path"
         yield Finding("FAIL", "disk", f"{folder} cannot be written", advice)
     elif free_mib < low_mib:
-        yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "make room, or set storage.path to another disk")
+        yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "free some space, or set storage.path to another disk")
     else:
         yield Finding("ok", "disk", f"{free_mib / _MIB_PER_GIB:.1f} GiB free at {path}")
     for warning in open_directory(storage.path, path):
@@ -265,7 +270,7 @@ def check_clock(synchronised: str, now_wall_s: float) -> Iterator[Finding]:
     if now_wall_s < Path(__file__).stat().st_mtime - _YEAR_S:
         yield Finding("FAIL", "clock", f"it is {time.ctime(now_wall_s)}, long before this program was installed", "set the clock")
     elif synchronised == "no":
-        yield Finding("warn", "clock", "not synchronised: limits, budgets and active hours follow it", "timedatectl set-ntp true")
+        yield Finding("warn", "clock", "not synchronised; limits, budgets and active hours depend on it", "timedatectl set-ntp true")
     else:
         yield Finding("ok", "clock", "synchronised" if synchronised == "yes" else time.ctime(now_wall_s))
 
@@ -318,9 +323,9 @@ def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
     if part(status, "backend").get("emulator") is True:
         yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", "start Ollama, then restart Hearth")
     elif part(status, "backend").get("up") is False:
-        yield Finding("FAIL", "gateway", "it does not reach its model server", "see the line about Ollama")
+        yield Finding("FAIL", "gateway", "it cannot reach its model server", "see the line about Ollama")
     if part(status, "storage").get("clock_in_doubt") is True:
-        yield Finding("warn", "clock", "it has jumped ahead, so nothing is deleted for its age", "hearth admin confirm-clock")
+        yield Finding("warn", "clock", "it jumped ahead, so no old data is deleted", "hearth admin confirm-clock")
     config = part(status, "config")
     for problem in texts(config, "problems"):
         yield Finding("FAIL", "gateway", f"the configuration was refused, the old one is in force: {problem}", "hearth config check")

@@ -54,16 +54,19 @@ class ServicePlan:
 
 
 @click.command("install-service")
-@click.option("--system", is_flag=True, help="For the machine (needs root); without it, for the user who calls.")
+@click.option("--system", is_flag=True, help="Install for the whole machine (requires root) instead of for the current user.")
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="Configuration; /etc/hearth or ~/.config/hearth unless said. Made if missing."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Configuration file, in /etc/hearth or ~/.config/hearth by default. Created if missing.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and write nothing.")
 @click.option("--force", is_flag=True, help="Replace a unit that was edited.")
 @click.option(
     "--unit-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the unit goes, for packages and images; systemd need not run.",
+    help="Directory of the unit, for packages and images; systemd need not run.",
 )
 def install_service(*, system: bool, file: Path | None, only_print: bool, force: bool, unit_dir: Path | None) -> None:
     """Run the gateway as a systemd service."""
@@ -83,14 +86,14 @@ def install_service(*, system: bool, file: Path | None, only_print: bool, force:
         return
     if unit_dir is None and not SYSTEMD_RUNS.is_dir():
         raise CommandFailed(
-            "systemd does not run here. Have whatever starts services here run `hearth serve` (docs/deploy.md has a container), "
-            "or see the unit with --print, or write it with --unit-dir"
+            "systemd is not running. Start `hearth serve` with your service manager (docs/deploy.md has a container), "
+            "or use --print or --unit-dir to get the unit"
         )
     if system:
         _check_visible(plan)
     _install(plan, force=force)
     if _settings(config).backend.mode is BackendMode.AUTO:
-        click.echo("note: with `backend: auto`, a boot that is faster than Ollama ends with the emulator; write `backend: ollama`")
+        click.echo("note: with `backend: auto`, the emulator answers if Hearth starts before Ollama; set `backend: ollama`")
     click.echo(_next_steps(plan))
 
 
@@ -147,7 +150,7 @@ def _check_visible(plan: ServicePlan) -> None:
     for path in (plan.executable, Path(sys.executable).resolve(), Path(__file__).resolve(), plan.config):
         if any(path.is_relative_to(home) for home in _HIDDEN):
             raise CommandFailed(
-                f"a system service cannot see {path}, which is in somebody's home. Install Hearth elsewhere "
+                f"a system service cannot read {path}, which is in a home directory. Install Hearth elsewhere "
                 "(docs/deploy.md: /opt/hearth), or omit --system"
             )
 
@@ -159,14 +162,14 @@ def _install(plan: ServicePlan, *, force: bool) -> None:
         present = plan.unit.read_text(encoding="utf-8", errors="replace") if plan.unit.exists() else None
         if present not in {None, text} and not force:
             raise CommandFailed(
-                f"{plan.unit} is another one: changed by hand, or by another version. The same command with --print shows "
+                f"{plan.unit} differs: it was edited, or written by another version. The same command with --print shows "
                 "what it would be, --force replaces it. Nothing was written"
             )
         if not plan.config.exists():
             _write(plan.config, config_for_a_service())
             _write(plan.config.with_name(SCHEMA_NAME), schema_text())
         if present == text:
-            click.echo(f"{plan.unit} is as it should be")
+            click.echo(f"{plan.unit} is up to date")
         else:
             _write(plan.unit, text)
     except OSError as error:

@@ -49,7 +49,7 @@ def jobs() -> None:
 @gateway_options
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
 @click.option("--unended", is_flag=True, help="Only jobs that wait or run.")
-@click.option("--caller", shell_complete=complete_callers, help="Only jobs of this caller; others' need an admin's key.")
+@click.option("--caller", shell_complete=complete_callers, help="Only jobs of this caller; other callers require an admin key.")
 @click.option("--task-type", help="Only jobs of this type.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many, the latest.")
 @AS_ANSWERED
@@ -107,7 +107,7 @@ def answer_text(result: object) -> str:
 @gateway_options
 @_IDS
 @click.option("--forget", is_flag=True, help="Also delete the job and its result.")
-@json_option("Print the gateway's answers, a line each.")
+@json_option("Print the gateway's answers, one per line.")
 @click.pass_context
 def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], *, forget: bool, as_json: bool) -> None:
     """Cancel jobs; ends with 1 if one had ended before."""
@@ -164,7 +164,7 @@ def ended(
 @click.option("--off-peak", is_flag=True, help="Run outside scheduling.active_hours only.")
 @click.option("--once", is_flag=True, help="Send an Idempotency-Key made of the file: sending it again makes no second job.")
 @click.option("--wait", "waits", is_flag=True, help="Wait until all have ended, as `hearth jobs wait` does.")
-@json_option("Print the gateway's answers, a line each.")
+@json_option("Print the gateway's answers, one per line.")
 @click.pass_context
 def submit(
     context: click.Context,

@@ -57,9 +57,9 @@ def list_keys(file: Path | None) -> None:
 @key.command("new")
 @click.argument("name", callback=_checked_name)
 @click.option(
-    "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Queue it enters."
+    "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Lane of its requests."
 )
-@click.option("--admin", "is_admin", is_flag=True, help="May also preempt, cancel others' requests, reload, and manage models.")
+@click.option("--admin", "is_admin", is_flag=True, help="Also allow interrupting, cancelling requests of others, reloading, and managing models.")
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @_CONFIG
 def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
@@ -83,7 +83,7 @@ def revoke(name: str, file: Path | None) -> None:
     edited = edit_keys(file, removed=name)
     click.echo(f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second.")
     if not load_found(edited).settings.auth.keys:
-        click.echo("No key is left: every program on this machine may now use the gateway, and nobody else.")
+        click.echo("No key is left: only programs on this machine can use the gateway now.")
 
 
 def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool) -> list[str]:

@@ -81,7 +81,7 @@ class PolicyRun(NamedTuple):
     multiple=True,
     help="Policy to try; may be given more than once. Default: all of them.",
 )
-@click.option("--config", "config_file", type=_FILE, help="Configuration whose rules and GPU apply. Default: the built-in ones.")
+@click.option("--config", "config_file", type=_FILE, help="Configuration to take the scheduling and GPU settings from. Default: built-in.")
 @click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
 @click.option(
     "--plot",
@@ -151,7 +151,7 @@ def _logged(client: GatewayClient, since: str, config: GatewayConfig) -> Workloa
     if not workload.jobs:
         raise CommandFailed(f"the log has no request since {since} that ran on a model; try --since with a longer time")
     if left_out:
-        click.echo(f"{left_out} of {len(items)} logged requests are left out: no model ever worked on them", err=True)
+        click.echo(f"{left_out} of {len(items)} logged requests are left out: they never ran on a model", err=True)
     return workload
 
 

@@ -28,8 +28,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 @click.option("--system", "-s", help="A system prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
 @click.option("--json-mode", is_flag=True, help="Have the model answer in JSON.")
-@click.option("--task-type", help="The task type; with an internal key it decides the band.")
-@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="Lowers the band of an internal key.")
+@click.option("--task-type", help="Task type. With an internal key, it sets the priority.")
+@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="Lower the priority of an internal request.")
 @json_option("Print one JSON object at the end: the text, tokens and wait.")
 def submit(
     client: GatewayClient,

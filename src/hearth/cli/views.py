@@ -50,7 +50,7 @@ def duration(seconds: float | None) -> str:
 
 def emulator_box(reason: str) -> RenderableType:
     """The loud box that nobody overlooks: answers are not a model's."""
-    text = Text("ANSWERS ARE MADE UP: the emulator stands in for Ollama.", style="bold")
+    text = Text("ANSWERS ARE MADE UP: the emulator is used instead of Ollama.", style="bold")
     return Panel(text.append(f"\n{printable(reason)}", style="not bold"), border_style="bold yellow", expand=False)
 
 
@@ -158,7 +158,7 @@ def _facts(answer: Json) -> Table:
     gpu, config, day = part(answer, "gpu"), part(answer, "config"), part(answer, "stats_24h")
     rows: list[tuple[str, Text | str]] = [("GPU", _residents(gpu)), ("", _swaps(gpu))]
     if slow := texts(gpu, "offloaded_models"):
-        rows.append(("", Text(f"slow: {', '.join(slow)} does not fit and runs on the CPU in part", style="yellow")))
+        rows.append(("", Text(f"slow: {', '.join(slow)} does not fit and runs partly on the CPU", style="yellow")))
     if card := _card(gpu):
         rows.append(("device", card))
     if part(answer, "backend"):
@@ -200,14 +200,14 @@ def _swaps(gpu: Json) -> str:
     swaps, last_ms = count(gpu, "swaps_this_hour"), number(gpu, "last_swap_ms")
     last = "" if last_ms is None else f", the last took {duration(last_ms / 1000)}"
     share = number(gpu, "swap_overhead_pct_1h") or 0.0
-    return f"{swaps} swap{'' if swaps == 1 else 's'} this hour{last}; {share:.0f} % of the work spent on swaps"
+    return f"{swaps} swap{'' if swaps == 1 else 's'} this hour{last}; {share:.0f} % of the busy time spent on swaps"
 
 
 def _card(gpu: Json) -> Text | None:
     """What the card says of itself; None where nobody reads it: switched off, an emulator, or an older gateway."""
     readings, device = text(gpu, "readings"), text(gpu, "device")
     if readings == "lost":
-        return Text(f"{device} does not answer any more", style="bold red")
+        return Text(f"{device} no longer answers", style="bold red")
     if readings == "unknown":
         return Text("unknown", style="dim")
     if readings != "ok":
