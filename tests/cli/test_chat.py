@@ -55,7 +55,7 @@ def test_a_system_prompt_stays_and_a_slash_lists_the_commands(hearth, busy):
     answers(busy, "yes", LAST)
     result = hearth("chat", "m", "-s", "be brief", "--url", busy.url, input="/?\n/clear\na\n")
     assert said(busy.bodies[-1]) == ["system: be brief", "user: a"]
-    assert "/clear forgets" in result.stdout
+    assert "/clear starts" in result.stdout
 
 
 @for_each(

@@ -77,7 +77,7 @@ def test_what_cannot_be_simulated_ends_in_words(hearth, tmp_path, args, code, sa
     [
         ((), 1, "since 7d"),
         ((item(0), item(1, outcome="failed", backend_s=None)), 0, "1 of 2 logged requests are left out"),
-        (None, 1, "no log is kept here"),
+        (None, 1, "there is no request log"),
     ],
 )
 def test_a_log_with_little_or_nothing_in_it_is_said_in_words(hearth, gateway, items, code, says):

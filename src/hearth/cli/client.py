@@ -195,7 +195,7 @@ class GatewayClient:
         try:
             value = json.loads(body)
         except ValueError as error:
-            raise self._unreachable("it did not answer with JSON") from error
+            raise self._unreachable("its answer is not JSON") from error
         if not isinstance(value, dict):
             raise self._unreachable("its answer is not a JSON object")
         return value
