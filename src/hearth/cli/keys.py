@@ -59,7 +59,9 @@ def list_keys(file: Path | None) -> None:
 @click.option(
     "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Lane of its requests."
 )
-@click.option("--admin", "is_admin", is_flag=True, help="Also allow interrupting, cancelling requests of others, reloading, and managing models.")
+@click.option(
+    "--admin", "is_admin", is_flag=True, help="Also allow interrupting, cancelling requests of others, reloading, and managing models."
+)
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @_CONFIG
 def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
