@@ -193,7 +193,10 @@ class GatewayAlerter(HandlingSink):
             now = self._clock.monotonic()
             for alert in self._debouncer.due(now):
                 self._deliver(alert)
-            self._end_breaches(now)
+            if standing := self._standing_breaches():
+                passed = {breach.kind for breach in self._breaches(now)}
+                for kind in (each for each in standing if each not in passed):
+                    self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
             # Without an event there is something to look at when a window ends, and while a limit of the GPU's hour is passed.
             due_at = self._debouncer.next_due_at()
             pauses_s = [max(0.0, due_at - now)] if due_at is not None else []
@@ -278,12 +281,6 @@ class GatewayAlerter(HandlingSink):
 
     def _standing_breaches(self) -> list[AlertType]:
         return [kind for kind, _ in self._debouncer.standing if kind in LASTING_BREACHES]
-
-    def _end_breaches(self, now: float) -> None:
-        if standing := self._standing_breaches():
-            passed = {breach.kind for breach in self._breaches(now)}
-            for kind in (each for each in standing if each not in passed):
-                self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
 
     def _at(self, at: float | None) -> float:
         return self._clock.monotonic() if at is None else at

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from email.message import Message
 from pathlib import Path
 
 import click
 
 from hearth.cli.answering import echo_piece, piece_of, streamed
-from hearth.cli.client import GatewayClient, Json, complete_models, gateway_options, json_option, part, text
+from hearth.cli.client import GatewayClient, complete_models, gateway_options, json_option, part, text
 from hearth.clock import new_id
 from hearth.types import Priority
 
@@ -64,7 +63,17 @@ def submit(
                 echo_piece(piece)
     output = "".join(pieces)
     if as_json:
-        click.echo(json.dumps({"request_id": request_id, "model": body["model"], "output": output, **_measures(last, answered)}))
+        printed = {
+            "request_id": request_id,
+            "model": body["model"],
+            "output": output,
+            "prompt_tokens": last.get("prompt_eval_count"),
+            "output_tokens": last.get("eval_count"),
+            "queue_position": _number(answered.get("x-queue-position")),
+            "estimated_wait_s": _number(answered.get("x-estimated-wait-seconds")),
+            "served_by": answered.get("x-hearth-served-by"),
+        }
+        click.echo(json.dumps(printed))
     elif not output.endswith("\n"):
         click.echo()
 
@@ -90,17 +99,6 @@ def _model_at_hand(client: GatewayClient) -> str:
     if model := text(gpu, "loaded_model") or text(gpu, "home_model"):
         return model
     raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")
-
-
-def _measures(last: Json, headers: Message) -> dict[str, object]:
-    """Tokens, and what the gateway said of the wait."""
-    return {
-        "prompt_tokens": last.get("prompt_eval_count"),
-        "output_tokens": last.get("eval_count"),
-        "queue_position": _number(headers.get("x-queue-position")),
-        "estimated_wait_s": _number(headers.get("x-estimated-wait-seconds")),
-        "served_by": headers.get("x-hearth-served-by"),
-    }
 
 
 def _number(header: str | None) -> float | None:

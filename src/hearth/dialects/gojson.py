@@ -196,11 +196,6 @@ def _escape(found: re.Match[str]) -> str:
     return "\ufffd" if _SURROGATE.match(char) else f"\\u{ord(char):04x}"
 
 
-def _fold(key: str) -> str:
-    """Go's `foldName` for ASCII names: U+212A and U+017F fold to `k` and `s` too."""
-    return key.lower().replace("\u017f", "s")
-
-
 def lookup(fields: JsonObject, name: str) -> JsonValue:
     """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
     return folded(fields).get(name)
@@ -216,7 +211,7 @@ def folded(fields: JsonObject) -> JsonObject:
         return fields
     known: JsonObject = {}
     for key, value in fields.items():
-        name = _fold(key)
+        name = key.lower().replace("\u017f", "s")  # Go's `foldName`; `lower` folds U+212A to `k`
         before = known.get(name)
         known[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else before if value is None else value
     return known
