@@ -180,7 +180,8 @@ class Answer:
             self._put_back(link)
         else:
             link.transport.abort()
-        self._end(BackendGone())
+        if not self._ended:
+            self._end(BackendGone())
 
     async def _news(self) -> None:
         """Wait for the next thing that is reported; raises what has ended the answer."""

@@ -105,8 +105,9 @@ class Placement:
 
     def _unload_suspects(self) -> None:
         suspects = [each.model for each in self._residents.values() if each.suspect and not each.running]
-        idle = tuple(model for model in suspects if not self._left_alone(model)) if self._state.residency.swap is None else ()
-        if idle:
+        if not suspects or self._state.residency.swap is not None:
+            return
+        if idle := tuple(model for model in suspects if not self._left_alone(model)):
             self._unload(idle[0], idle, SwapReason.RELOAD)
 
     def _obey(self) -> None:
