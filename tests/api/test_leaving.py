@@ -32,6 +32,7 @@ async def until_left(gateway: FakeGateway) -> None:
     [
         ("/api/chat", CHAT),
         ("/api/chat", {**CHAT, "stream": False}),
+        ("/api/chat", {"model": "m", "messages": [{"role": "user", "content": "hi" * 100_000}]}),
         ("/llm/completions", {"model": "m", "prompt": "hi"}),
     ],
 )

@@ -46,6 +46,13 @@ async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
 
 
 @in_virtual_time
+async def test_the_head_of_an_answer_is_a_sign_of_life_too():
+    gateway = FakeGateway()
+    gateway.worker.serve = scripted(20.0, b"data: a\n\n", headers=(), after_s=1.0)
+    assert (await gateway.ask("POST", "/v1/chat/completions", CHAT)).chunks == (b"data: a\n\n",)
+
+
+@in_virtual_time
 async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_frame():
     async def take(message: Any) -> None:
         """As the server does it: what comes while the other end takes nothing waits in the order in which it came."""

@@ -184,7 +184,6 @@ class HttpConnection(HttpToolsProtocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        progressed = False
         while self._unread and not self.transport.is_closing():
             if self._reading is Reading.NOTHING:
                 if not self.cycle.response_complete:
@@ -197,10 +196,9 @@ class HttpConnection(HttpToolsProtocol):
             piece = bytes(self._unread[:size])
             del self._unread[:size]
             self._parse(piece)
-            progressed = True
         if self._reading is Reading.HEAD and self._deadline is None:  # not a later one with every piece of it
             self._expect_within(self._deadlines.header_s)
-        elif self._reading is Reading.BODY and progressed and not self._outgoing.lingering and not self.transport.is_closing():
+        elif self._reading is Reading.BODY and not self._outgoing.lingering and not self.transport.is_closing():
             self._expect_within(self._deadlines.body_s)
         if len(self._unread) > HEAD_LIMIT_BYTES:
             self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
