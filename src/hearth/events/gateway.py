@@ -15,20 +15,20 @@ class JobEvent(Event):
 
 
 class JobQueued(JobEvent, level=DEBUG):
-    """The job is on the disk and will be done. Fields: `waiting`: jobs that wait in the store, this one included."""
+    """The job is stored and will run. Fields: `waiting`: jobs that wait in the store, this one included."""
 
     waiting: int
 
 
 class JobStarted(JobEvent, level=DEBUG):
-    """It goes to the GPU's queue. Fields: `attempt`, from 1; `waited_s`: since it was accepted."""
+    """It enters the queue for the GPU. Fields: `attempt`, from 1; `waited_s`: since it was accepted."""
 
     attempt: int
     waited_s: float
 
 
 class JobRequeued(JobEvent, level=WARNING):
-    """It was started, and waits in the store again. Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits
+    """It waits in the store again. Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits
     at least.
     """
 
@@ -60,7 +60,7 @@ class JobsRecovered(Event):
 
 
 class BatchStarted(Event):
-    """The file of a batch is in order, and its requests will be done."""
+    """The file of a batch is valid, and its requests will run."""
 
     batch_id: str
     caller: str
@@ -83,7 +83,7 @@ class BatchEnded(Event):
 
 
 class WebhookDelivered(Event):
-    """Whoever wanted to know of the end of a job has been told."""
+    """A webhook at the end of a job was delivered."""
 
     job_id: str
     host: str
@@ -91,7 +91,7 @@ class WebhookDelivered(Event):
 
 
 class WebhookFailed(Event, level=WARNING):
-    """The message about the end of a job was given up. Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt."""
+    """A webhook at the end of a job was given up. Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt."""
 
     job_id: str
     host: str
@@ -111,7 +111,7 @@ class GatewayStarted(Event):
 
 
 class GatewayStopping(Event):
-    """A stop was asked for; new work is refused. Fields: `grace_s`: what running work gets; `waiting` and `running` items."""
+    """Hearth is stopping and refuses new requests. Fields: `grace_s`: time for running requests; `waiting` and `running` items."""
 
     grace_s: float
     waiting: int
@@ -138,14 +138,14 @@ class BackendWentDown(Event, level=WARNING):
 
 
 class BackendCameUp(Event):
-    """The model server answers, for the first time or again. Fields: `version` of the server; `down_s`: how long it was away."""
+    """The model server answers, for the first time or again. Fields: `version` of the server; `down_s`: how long it was down."""
 
     version: str
     down_s: float
 
 
 class TaskAnnounced(Event):
-    """An internal task is expected at a known time; shortly before it, external work that could overrun it is held back. Fields:
+    """An internal task is expected at a known time; shortly before it, external requests that could overrun it do not start. Fields:
     `task_type` announced; `due_s`: seconds until it is due.
     """
 
@@ -154,7 +154,7 @@ class TaskAnnounced(Event):
 
 
 class ModeChanged(Event):
-    """Active hours began or ended. Fields: `active`: whether internal work interrupts external work now."""
+    """Active hours began or ended. Fields: `active`: whether internal requests interrupt external ones now."""
 
     active: bool
 
@@ -170,13 +170,13 @@ class ConfigReloaded(Event):
 
 
 class ConfigRejected(Event, level=WARNING):
-    """The file was not usable; the configuration in force stays. Fields: `problems`, each as `file:line: path: what and what to do`."""
+    """The file has a mistake; the old configuration stays. Fields: `problems`, each as `file:line: path: what and what to do`."""
 
     problems: tuple[str, ...]
 
 
 class StorageFailed(Event, level=WARNING):
-    """What should be kept cannot be written; it waits in memory, and requests go on. Fields: `reason`: disk_full, io_error, read_only,
+    """The database cannot be written. Rows wait in memory, and requests continue. Fields: `reason`: disk_full, io_error, read_only,
     locked, corrupt, cannot_open, file_moved, overloaded (more than the disk can take), or closed (at the end, and the rest is lost);
     `detail`.
     """
@@ -192,7 +192,7 @@ class StorageRecovered(Event):
 
 
 class OwnerWarned(Event, level=WARNING):
-    """Something that the owner should change, seen at start: another Hearth schedules the same Ollama, or other users can read the
+    """Something the owner should change, found at start: another Hearth schedules the same Ollama, or other users can read the
     directory of `storage.path`.
     """
 
@@ -208,11 +208,11 @@ class ClockDoubted(Event, level=WARNING):
 
 
 class ClockConfirmed(Event):
-    """The wall clock is believed again, and retention goes on."""
+    """The wall clock is trusted again, and old data is deleted."""
 
 
 class InternalFault(Event, level=ERROR):
-    """A defect of Hearth was caught where one part is kept from taking others along."""
+    """A defect of Hearth was caught; the rest of Hearth continues."""
 
     where: str
     detail: str
@@ -240,26 +240,26 @@ class ConnectionsCrowded(Event, level=WARNING):
 
 
 class LoopLagged(Event, level=WARNING):
-    """Hearth's event loop was held up, and with it everybody."""
+    """Hearth's event loop was blocked, and with it all requests."""
 
     lag_s: float
 
 
 class DiskRanLow(Event, level=WARNING):
-    """The disk of the log file has less free space than `alerts.disk_free_warning_mib`."""
+    """The disk of the database has less free space than `alerts.disk_free_warning_mib`."""
 
     free_mib: float
     limit_mib: float
 
 
 class DiskSpaceReturned(Event):
-    """It has enough again."""
+    """The disk has enough free space again."""
 
     free_mib: float
 
 
 class TelemetryFailed(Event, level=WARNING):
-    """The collector of traces does not take them (telemetry); they are lost, and requests go on. Said once. Fields: `endpoint`;
+    """The collector does not accept traces (telemetry). They are lost, and requests continue. Emitted once. Fields: `endpoint`;
     `detail`: what OpenTelemetry's exporter said.
     """
 
@@ -268,13 +268,13 @@ class TelemetryFailed(Event, level=WARNING):
 
 
 class TelemetryRecovered(Event):
-    """The collector takes traces again. Fields: `lost_spans` meanwhile."""
+    """The collector accepts traces again. Fields: `lost_spans` until then."""
 
     lost_spans: int
 
 
 class AlertSent(Event):
-    """A message to the owner has arrived (alerts). Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how
+    """A message with alerts was delivered (alerts). Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how
     many; `suppressed`: further ones like them that it only counts; `attempts` it took.
     """
 
@@ -286,7 +286,7 @@ class AlertSent(Event):
 
 
 class AlertFailed(Event, level=WARNING):
-    """A message to the owner was given up. Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout,
+    """A message with alerts was given up. Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout,
     dns, connect, tls, broken or stopping; `stopped`: whether the target gets no more until a reload.
     """
 
@@ -332,7 +332,7 @@ class CloudWentDown(Event, level=WARNING):
 
 
 class CloudCameUp(Event):
-    """Claude has answered again. Fields: `down_s`: how long it was away."""
+    """Claude has answered again. Fields: `down_s`: how long it was down."""
 
     down_s: float
 
@@ -360,20 +360,20 @@ class EmbeddingsParted(Event, level=WARNING):
 
 
 class DrainStarted(Event):
-    """The owner ordered a drain (orders): new work is refused. Fields: `waiting` and `running` requests, which are finished."""
+    """An admin started a drain (orders): new requests are refused. Fields: `waiting` and `running` requests, which are finished."""
 
     waiting: int
     running: int
 
 
 class DrainEnded(Event):
-    """New work is taken again. Fields: `drained_s`: how long it was not."""
+    """New requests are accepted again. Fields: `drained_s`: how long they were not."""
 
     drained_s: float
 
 
 class OrderGiven(Event):
-    """The owner ordered something else, and it changed something. Fields: `order`: pause, resume, pin, unpin, load or unload; `model`:
+    """Another admin command took effect. Fields: `order`: pause, resume, pin, unpin, load or unload; `model`:
     which, where it is about one.
     """
 

@@ -69,7 +69,7 @@ class ItemStreaming(ItemEvent, level=DEBUG):
 
 
 class ItemInterrupted(ItemEvent):
-    """Stopped for more urgent work and put back to the front of the external queue. Fields: `attempt`; `interrupt_count`: interruptions
+    """Interrupted by a more urgent request; first in the external queue again. Fields: `attempt`; `interrupt_count`: interruptions
     so far; `ran_s`: how long the attempt ran.
     """
 
@@ -86,7 +86,7 @@ class ItemPromoted(ItemEvent, level=DEBUG):
 
 
 class ItemHeld(ItemEvent):
-    """More urgent work waits for its stream to end, which could not go on after an interruption; once for each stream."""
+    """A more urgent request waits for this stream, which could not be resumed after an interruption. Once for each stream."""
 
     attempt: int
 
@@ -98,7 +98,7 @@ class ItemProtected(ItemEvent, level=WARNING):
 
 
 class ItemResumed(ItemEvent):
-    """An interrupted stream goes on where it stopped. Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so
+    """An interrupted stream continues where it stopped. Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so
     far, read again (continued) or written again (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`:
     dispatch to there; `diverged`: it was replayed first, which gave another answer.
     """
@@ -112,7 +112,7 @@ class ItemResumed(ItemEvent):
 
 
 class ItemDiverged(ItemEvent, level=WARNING):
-    """An interrupted stream could not go on: the stream ended with a retryable error, and nothing of another answer was sent."""
+    """An interrupted stream could not be resumed: it ended with a retryable error, and nothing of another answer was sent."""
 
     attempt: int
 
@@ -151,7 +151,7 @@ class ItemEnded(ItemEvent):
 
 
 class ItemLost(ItemEvent, level=WARNING):
-    """Nobody works on an item any more, and its end was never told: a defect of Hearth, worth a report. It is no longer counted as
+    """Nothing works on a request any more, and it never ended: a defect of Hearth. Please report it. It is no longer counted as
     under way. Fields: `phase` in which it was last seen; `silent_s`: seconds since its last sign of life.
     """
 
@@ -160,7 +160,7 @@ class ItemLost(ItemEvent, level=WARNING):
 
 
 class RequestRejected(Event, level=WARNING):
-    """Refused at the door; it never became an item. Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the
+    """Refused before it entered the queue. Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the
     error's.
     """
 
@@ -172,7 +172,7 @@ class RequestRejected(Event, level=WARNING):
 
 
 class SwapStarted(Event):
-    """The scheduler set out to make a model resident. Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue,
+    """The scheduler started a swap. Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue,
     expected, owner, home or reload.
     """
 
@@ -182,7 +182,7 @@ class SwapStarted(Event):
 
 
 class SwapCompleted(Event):
-    """The model is verified resident. Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before;
+    """The model is loaded, which was verified. Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before;
     `vram_mib`: its part on the GPU; `offloaded`: whether a part of it runs on the CPU.
     """
 
@@ -194,7 +194,7 @@ class SwapCompleted(Event):
 
 
 class SwapFailed(Event, level=WARNING):
-    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to. Fields:
+    """The model could not be loaded; or, with an empty `to_model`, the one in `from_models` could not be unloaded. Fields:
     `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.
     """
 
@@ -206,7 +206,7 @@ class SwapFailed(Event, level=WARNING):
 
 
 class ResidencyDrifted(Event, level=WARNING):
-    """Somebody else loaded or unloaded a model, or Ollama loaded one anew with another context for a request that brought another
+    """Another program loaded or unloaded a model, or Ollama reloaded one with another context length for a request with another
     `num_ctx`. Fields: `appeared` and `vanished` models; `reloaded`: model and context before and after.
     """
 
@@ -222,7 +222,7 @@ class HomeModelMissing(Event, level=WARNING):
 
 
 class ModelOffloaded(Event, level=WARNING):
-    """A model that somebody else loaded, or loaded anew, runs wholly or in part on the CPU. After a swap of Hearth's own,
+    """A model that another program loaded or reloaded runs partly or entirely on the CPU. After a swap of Hearth's own,
     `swap_completed` says so. Fields: `model`; `size_mib`: all of it; `vram_mib`: its part on the GPU.
     """
 
@@ -232,14 +232,14 @@ class ModelOffloaded(Event, level=WARNING):
 
 
 class GpuFound(Event):
-    """The GPU says how it is, for the first time. Fields: `name` of the card; `total_mib`: its memory."""
+    """The GPU was read for the first time. Fields: `name` of the GPU; `total_mib`: its memory."""
 
     name: str
     total_mib: float | None
 
 
 class GpuUnreadable(Event):
-    """No GPU says how it is; its numbers stay unknown until one does. Said once. Fields: `reason`: no_driver, no_such_device, gpu_lost,
+    """No GPU can be read; its numbers are unknown until one can. Emitted once. Fields: `reason`: no_driver, no_such_device, gpu_lost,
     driver_mismatch (library and driver differ, as after an upgrade: restart), timeout or driver_error; `detail`.
     """
 
@@ -248,14 +248,14 @@ class GpuUnreadable(Event):
 
 
 class GpuLost(Event, level=WARNING):
-    """The GPU has stopped saying how it is. Fields: `reason` and `detail`, as above."""
+    """The GPU can no longer be read. Fields: `reason` and `detail`, as above."""
 
     reason: str
     detail: str
 
 
 class GpuRecovered(Event):
-    """The GPU says again how it is. Fields: `lost_s`: how long it did not."""
+    """The GPU can be read again. Fields: `lost_s`: how long it could not."""
 
     lost_s: float
 
