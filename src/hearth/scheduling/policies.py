@@ -1,7 +1,7 @@
 """Which model a band serves next when it has a choice.
 
-A policy compares the heads of a band's lines and how much waits behind each; it never reaches across bands and knows learned estimates
-only. Rules that hold for every policy (bands, settling, one swap at a time) live in `scheduling.placement`.
+A policy compares the first request of each model in a band, and how many wait behind it. It never looks across bands, and knows learned
+estimates only. Rules that hold for every policy (bands, settling, one swap at a time) are in `scheduling.placement`.
 
 `cost_aware` is the coalescing policy of llmux's switching efficiency report: five checks, in its order, with its four parameters. For work
 that needs a swap: 1. what has waited `max_wait_s` swaps; 2. an empty GPU, or room beside what is there, swaps; 3. a model serves for at
@@ -13,23 +13,23 @@ swaps after `coalesce_window_s`. A deferral is checked again when it ends, and a
 `min_slice_factor` times what the swap costs, and swaps come only between slices, for what waits longest. The slices of a round add up to
 the least slices of all models that have work. A model that runs dry gives the rest of its slice away.
 
-`adaptive` serves a model to the end, then the one that answers the most callers per second. docs/scheduling.md has the theory, the bounds
-and the results, with the same numbers for the rules. The first that applies decides.
+`adaptive` serves a model until nothing waits for it, then the one that answers the most requests per second. docs/scheduling.md has the
+theory, the bounds and the results, and numbers the rules as they are here. The first that applies decides.
 
-1. The longest waiting item that needs a swap is late (`is_late`):
-   a. nothing in memory has work, and it has waited twice its patience, or once if the model in memory has earned its place;
-   b. a model in memory has work, and it has waited its patience, and that model has earned its place `LEAVING_FACTOR` times;
-   c. a model in memory has work that has not become less while it was served, and it has waited `MOST_TRIPS` trips.
-2. A model in memory that has work is served.
-   It is left before that, for the option of rule 3, only where it has earned its place `LEAVING_FACTOR` times and the callers of the
-   other model are spared much more waiting than everybody else is caused.
-3. The model that serves the most waiting items per second of swap and work, once the hold for a caller who is about to be back is over
-   (`held_until`): of the gaps that were seen of each of the last callers, the hold that wins most, chance of the comeback times its
-   worth, less the waiting. Only a likely comeback is waited for.
+1. The request that has waited longest for a swap is late (`is_late`):
+   a. nothing waits for a loaded model, and the request has waited twice its patience, or once if the loaded model has earned its swap;
+   b. requests wait for a loaded model, the late one has waited its patience, and that model has earned its swap `LEAVING_FACTOR` times;
+   c. a loaded model was served and its queue did not become shorter, and the late request has waited `MOST_TRIPS` round trips.
+2. A loaded model that has waiting requests is served.
+   It is replaced before that, by the model of rule 3, only if it has earned its swap `LEAVING_FACTOR` times and the callers of the other
+   model are spared much more waiting than all others are caused.
+3. The model that serves the most waiting requests per second of swap and work. Before the swap, the loaded model is held for a caller that
+   is likely to return soon (`held_until`). The gaps seen between the last requests of each caller give the time: the one with the largest
+   gain, which is the chance of a return times what it saves, less the waiting.
 
-Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload everybody is old, and swapping
-for age would make everybody older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
-`1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a leaves nothing that has work.
+Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload every request is old, and
+swapping because of age would make all of them older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
+`1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a replaces no model that has waiting requests.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
 
-PATIENCE = 3.0  # an item is late by the standard of the queue when it has waited this many times what serving the whole band takes
-LEAVING_COST = 1.5  # what a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile
+PATIENCE = 3.0  # a request is late when it has waited this many times what serving the whole band takes
+LEAVING_COST = 1.5  # cost of a swap and the swap back for a waiting request, in round trips: one now, the rest for later arrivals
 LEAVING_FACTOR = 20.0
-"""A model with work is left only after so many times what its coming or its going costs. So at most `1 / (1 + LEAVING_FACTOR)` of the time
-goes into swaps that could be done without at this load: the queue stays stable up to a load of 0.95."""
-MOST_TRIPS = 10.0  # longer than so many times the swap and the way back no item waits for a line that does not get shorter
-HOLD_SHARE = 0.3  # no hold is longer than this part of the swap and the way back, counted from the caller's last end
-OLDEST_TRIPS = 4.0  # what has waited for this many round trips is kept waiting for nobody
-WORTH = 0.5  # what a comeback saves, as a part of the swap and the way back: the caller is served at once, but others wait for that in turn
-LIKELY = 0.6  # the least chance of a comeback that is waited for
-DOUBT = 0.5  # comebacks that were never seen and are counted as missing all the same, since few gaps prove little
+"""A model with waiting requests is replaced only after it ran for this many times the cost of its swap. So at most
+`1 / (1 + LEAVING_FACTOR)` of the time goes into avoidable swaps, and the queue stays stable up to a load of 0.95."""
+MOST_TRIPS = 10.0  # maximum wait behind a queue that does not get shorter, in round trips
+HOLD_SHARE = 0.3  # maximum length of a hold as a part of the round trip, counted from the caller's last end
+OLDEST_TRIPS = 4.0  # a request that has waited this many round trips is not kept waiting by a hold
+WORTH = 0.5  # what a return saves, as a part of the round trip: the caller is served at once, but others wait for that
+LIKELY = 0.6  # minimum chance of a return
+DOUBT = 0.5  # returns counted as missing although none was seen, since few gaps prove little
 LATE = 1.05
-LATE_S = 0.005  # a caller may be this much later than it ever was
+LATE_S = 0.005  # a caller may be this much later than ever before
 UNKNOWN_HOLD_S = 0.15
 UNKNOWN_SHARE = 0.02
-"""A caller of whom nothing is known gets a moment, if it has nothing else open with us: the next request of a loop comes at once."""
-MIN_GAPS = 3  # fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random
+"""Hold for a caller without known gaps and without other open requests: the next request of a loop comes at once."""
+MIN_GAPS = 3  # with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are common in random traffic
 
 
 class Cost(NamedTuple):
     """What serving a line would mean, in expected seconds."""
 
-    waiting: int  # how many wait in the line, and for the same model in more urgent bands
+    waiting: int  # requests for the model in this band and in more urgent ones
     work_s: float  # of serving them
-    evicts: tuple[str, ...] = ()  # what has to go first; nothing where the model fits beside the others, and where it cannot come now
-    swap_s: float = 0.0  # until the model is in memory; 0 where it is
-    trip_s: float = 0.0  # of the swap and the way back, which brings back what had to go
+    evicts: tuple[str, ...] = ()  # models to unload first; none if it fits beside them, or cannot be loaded now
+    swap_s: float = 0.0  # until the model is loaded; 0 if it is
+    trip_s: float = 0.0  # of the swap and the swap back: the round trip
 
 
 class Candidate:
