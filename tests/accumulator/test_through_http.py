@@ -49,7 +49,7 @@ def calls(home: Home) -> int:
 @pytest.mark.parametrize("path", PATHS)
 async def test_many_callers_make_few_calls_and_get_what_they_would_have_got_alone(path, home):
     fields = PATHS[path]
-    direct = await ask_all(f"http://127.0.0.1:{home.port}{path}", **fields)
+    direct = await ask_all(f"{home.direct_url}{path}", **fields)
     before = calls(home)
     together = await ask_all(home.url + path, **fields)
     assert calls(home) - before <= CALLERS / 5

@@ -305,7 +305,7 @@ async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(window="offpeak")))
 async def test_without_off_peak_hours_a_batch_that_would_wait_for_them_is_refused(house):
-    with pytest.raises(BadRequest, match="never comes"):
+    with pytest.raises(BadRequest, match="would never start"):
         await house.started(jsonl(*lines(1)))
 
 

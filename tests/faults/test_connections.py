@@ -113,7 +113,7 @@ async def test_a_websocket_that_is_offered_is_refused_with_426_so_that_codex_goe
         said = await answers_to(front, UPGRADE.replace(b"/api/version", path.encode()) + OFFERS[1] + VERSION, ends=True)
         head, _, rest = said.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 426 ")
-        assert "no WebSockets" in message(json.loads(rest))
+        assert "WebSockets are not supported" in message(json.loads(rest))
 
 
 def requests_in_memory() -> int:

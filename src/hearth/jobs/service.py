@@ -46,13 +46,13 @@ class Jobs(HandlingSink):
 
         The position of a job that goes right on to the GPU's queue is None.
 
-        Raises BadRequest: its off-peak time never comes; KeyInUse, KeyReused (docs/jobs.md), QueueFull, ShuttingDown; and
+        Raises BadRequest: it would never start; KeyInUse, KeyReused (docs/jobs.md), QueueFull, ShuttingDown; and
         StorageUnavailable: where it has an idempotency key or a job key it may have been taken, and asking again with that makes sure.
         """
         if self.runner.stopping:
             raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
-            raise BadRequest("window: active hours last all day (scheduling.active_hours), so off-peak never comes")
+            raise BadRequest("window: active hours last all day (scheduling.active_hours), so the job would never start")
         with self._keys.use(new.caller, new.idempotency_key):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 
