@@ -112,6 +112,37 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_th
     assert faults == {}
 
 
+async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_where_it_can_be_helped(browser):
+    async with house_with("a:1", "b:1") as house:
+        state = await full_state(house)
+        (item,) = state["waiting"]["rows"].values()
+        rows = {str(number): item | {"sequence": number, "caller": f"caller-{number % 3}"} for number in range(100, 140)}
+        crowd = {"internal": 0, "external": 200, "order": [int(number) for number in rows], "rows": rows, "models": {"b:1": 200}}
+        calm = (await opened(browser, house, stream=frame_of(state))).page
+        await expect(calm.locator("dl.tiles > div")).to_have_count(6)
+        page = (
+            await opened(
+                browser,
+                house,
+                stream=frame_of(state | {"waiting": crowd, "gpu": state["gpu"] | {"swap_overhead_pct_1h": 80.0, "readings": "off"}}),
+            )
+        ).page
+        await expect(page.locator(".groups tbody tr")).to_have_count(1)
+        await expect(page.locator(".groups tbody tr")).to_contain_text("200")
+        assert await page.evaluate("document.body.scrollHeight") <= await calm.evaluate("document.body.scrollHeight")
+        await expect(page.locator("dl.tiles > div")).to_have_count(5)  # none of a GPU that is not there
+        overhead = page.locator("dl.tiles > div", has_text="Swap overhead")
+        await expect(overhead).to_contain_text("meaningful after 10 min of work")
+        assert await page.locator("dl.tiles > div.bad", has_text="Swap overhead").count() == 0
+        await expect(page.locator(".recent thead")).to_contain_text("Speed")
+        alerts = page.locator(".panel.alerts")
+        await expect(alerts).to_contain_text("The GPU is hot")
+        await alerts.get_by_role("button").first.click()
+        await expect(alerts).to_contain_text("1 acknowledged")
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
+
+
 async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_is_gone(browser):
     async with house_with("a:1") as house:
         watched = await opened(browser, house)
