@@ -21,6 +21,8 @@ from hearth.types import (
     LoadOptions,
     LoggedSwap,
     Outcome,
+    Post,
+    PostAnswer,
     Price,
     ResidentModel,
 )
@@ -172,6 +174,14 @@ class ModelControl(Protocol):
 
         Alone among these calls it ends with whoever awaits it: it would take a slot for nothing.
         """
+
+
+class Poster(Protocol):
+    """Sends one post for an alert or a webhook. Never raises but for cancellation; what goes wrong is the answer's `failure`."""
+
+    async def post(self, post: Post, timeout_s: float) -> PostAnswer: ...
+
+    async def aclose(self) -> None: ...
 
 
 class GpuReader(Protocol):

@@ -8,6 +8,7 @@ prices in micro-USD for a million tokens; a bill is rounded up to the next nano-
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -297,6 +298,34 @@ class CloudCall:
     body: bytes
     base_url: str
     api_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """One POST. The URL is a secret and in no repr."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostAnswer:
+    """An HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls, forbidden_address or broken."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    failure: str = ""
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= (self.status or 0) < 300
+
+    @property
+    def name(self) -> str:
+        """For logs and status: `http_204`, or the failure."""
+        return self.failure if self.status is None else f"http_{self.status}"
 
 
 @value

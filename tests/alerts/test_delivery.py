@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from hearth.alerts.channels import COMPOSERS, DEFAULT_WAIT_S, MAX_WAIT_S, Answer, Outcome, Post, outcome_of
+from hearth.alerts.channels import COMPOSERS, DEFAULT_WAIT_S, MAX_WAIT_S, Outcome, outcome_of
 from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, MAX_ATTEMPTS, Target
 from hearth.alerts.rules import Alert, Severity
 from hearth.events import AlertFailed, AlertSent, InternalFault
+from hearth.types import Post, PostAnswer
 from tests.alerts.samples import alert, down, message, up
 from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, limited
@@ -46,25 +47,25 @@ NO_ADVICE = [
 @for_each("name", REPLIES)
 def test_what_an_answer_means(name):
     reply = REPLIES[name]
-    answer = Answer(status=reply.status, headers={name.lower(): value for name, value in reply.headers.items()}, body=reply.body)
+    answer = PostAnswer(status=reply.status, headers={name.lower(): value for name, value in reply.headers.items()}, body=reply.body)
     assert outcome_of(answer, WALL_AT_START) == (STATUSES[reply.status], WAITS_S.get(name, 0.0))
 
 
 def test_what_every_status_means_and_none_at_all():
-    assert {status: outcome_of(Answer(status=status), 0.0)[0] for status in STATUSES} == STATUSES
-    assert outcome_of(Answer(failure="dns"), 0.0) == (Outcome.RETRY, 0.0)
+    assert {status: outcome_of(PostAnswer(status=status), 0.0)[0] for status in STATUSES} == STATUSES
+    assert outcome_of(PostAnswer(failure="dns"), 0.0) == (Outcome.RETRY, 0.0)
 
 
 @for_each("header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"])
 def test_a_429_that_says_nothing_usable_waits_the_default(header):
-    answers = [Answer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE]
+    answers = [PostAnswer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE]
     assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [(Outcome.WAIT, DEFAULT_WAIT_S)] * len(NO_ADVICE)
 
 
 @for_each(("body", "wait_s"), [(b"2.25", 4.5), (b"90000", MAX_WAIT_S), (b"1e308", MAX_WAIT_S)])
 def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour(body, wait_s):
     headers = {"retry-after": "3", "x-ratelimit-reset-after": "4.5"}
-    assert outcome_of(Answer(status=429, headers=headers, body=b'{"retry_after": %b}' % body), 0.0)[1] == wait_s
+    assert outcome_of(PostAnswer(status=429, headers=headers, body=b'{"retry_after": %b}' % body), 0.0)[1] == wait_s
 
 
 @dataclass

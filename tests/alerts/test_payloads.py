@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, Post, discord_text
+from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, discord_text
 from hearth.alerts.delivery import CAPACITY
 from hearth.alerts.rules import Severity, shown
+from hearth.types import Post
 from tests.alerts.samples import alert, down, message, up
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES

@@ -12,14 +12,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.alerts.channels import COMPOSERS, Answer, Post
+from hearth.alerts.channels import COMPOSERS
 from hearth.alerts.delivery import CAPACITY
-from hearth.alerts.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, HttpPoster, Lookup, system_lookup
 from hearth.alerts.rules import Alert
+from hearth.backends.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, HttpPoster, Lookup, system_lookup
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertSent
 from hearth.jobs.webhooks import is_forbidden
 from hearth.observability.log_lines import line_of, to_json, to_text
+from hearth.types import Post, PostAnswer
 from tests.alerts.samples import message
 from tests.clients.home import HELLO, LLAMA, house_settings, open_home
 from tests.support.cases import for_each
@@ -31,7 +32,7 @@ LONG_S = 30.0
 CARRIED = ("retry-after", "x-ratelimit-remaining", "x-ratelimit-reset-after", "via")
 
 
-def carried(answer: Answer) -> tuple[object, ...]:
+def carried(answer: PostAnswer) -> tuple[object, ...]:
     return answer.status, answer.failure, answer.body, {name: answer.headers.get(name) for name in CARRIED}
 
 
@@ -89,13 +90,13 @@ async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_be
 @for_each(("reply", "timeout_s", "failure"), [(Reply(stall=True), 0.05, "timeout"), (Reply(reset=True), LONG_S, "broken")])
 async def test_a_target_that_does_not_answer_is_a_failure(reply, timeout_s, failure, open_poster):
     async with serving(Webhooks(reply)) as url:
-        assert await open_poster().post(post_to(url), timeout_s) == Answer(failure=failure)
+        assert await open_poster().post(post_to(url), timeout_s) == PostAnswer(failure=failure)
 
 
 async def test_a_closed_port_or_plain_text_where_tls_is_expected_is_a_failure(open_poster):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        assert await open_poster().post(post_to(f"http://127.0.0.1:{taken.getsockname()[1]}"), LONG_S) == Answer(failure="connect")
+        assert await open_poster().post(post_to(f"http://127.0.0.1:{taken.getsockname()[1]}"), LONG_S) == PostAnswer(failure="connect")
     async with serving(Webhooks()) as url:
         answer = await open_poster().post(post_to(url.replace("http://", "https://")), LONG_S)
     assert (answer.status, answer.failure in {"tls", "connect", "broken"}) == (None, True)
@@ -108,7 +109,7 @@ async def test_what_is_no_name_or_one_that_nobody_knows_is_a_failure_of_dns(host
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return list(socket.getaddrinfo(host, port))
 
-    assert await open_poster(lookup=unknown).post(post_to(f"http://{host}"), LONG_S) == Answer(failure="dns")
+    assert await open_poster(lookup=unknown).post(post_to(f"http://{host}"), LONG_S) == PostAnswer(failure="dns")
 
 
 async def test_names_are_looked_up_beside_the_threads_that_requests_use(open_poster):
@@ -135,7 +136,7 @@ async def test_a_name_server_that_hangs_costs_one_thread_however_often_it_is_ask
 
     poster = open_poster(lookup=hanging)
     answers = [await poster.post(post_to("http://slow.example"), 0.05) for _ in range(5)]
-    assert (answers, asked) == ([Answer(failure="timeout")] * 5, ["slow.example"])
+    assert (answers, asked) == ([PostAnswer(failure="timeout")] * 5, ["slow.example"])
     release.set()
 
 
@@ -153,7 +154,7 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(ad
 
 @for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
 async def test_an_address_in_any_spelling_is_checked_too(host, open_poster):
-    assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == Answer(failure=FORBIDDEN_ADDRESS)
+    assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == PostAnswer(failure=FORBIDDEN_ADDRESS)
 
 
 # Alerts in a whole gateway: a real one on loopback, an emulated model server, and targets on real sockets.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
 
-from hearth.alerts.channels import Answer, Post
-from hearth.alerts.poster import FORBIDDEN_ADDRESS, ForbiddenAddress, Found, guarded, literal_address
+from hearth.backends.poster import FORBIDDEN_ADDRESS, ForbiddenAddress, Found, guarded, literal_address
 from hearth.jobs.webhooks import is_forbidden
+from hearth.types import Post, PostAnswer
 
 GOOD, FICKLE, LITERAL, UNNAMED = "hook.lan", "fickle.lan", "2852039166", "elsewhere.lan"
 """Fickle: its name leads to the machine's metadata now and then. Literal: it always does (169.254.169.254 as one number). Unnamed: the
@@ -69,7 +69,7 @@ class SocketlessPoster:
         self._life = life
         self._wall_at_start = wall_at_start
 
-    async def post(self, post: Post, timeout_s: float) -> Answer:
+    async def post(self, post: Post, timeout_s: float) -> PostAnswer:
         host = urlsplit(post.url).hostname or ""
         if host not in self._allowed():
             self._hooks.unwanted.append(post.url)
@@ -77,11 +77,11 @@ class SocketlessPoster:
             async with asyncio.timeout(timeout_s):
                 return await self._arrive(post, await self._connected_to(host))
         except TimeoutError:
-            return Answer(failure="timeout")
+            return PostAnswer(failure="timeout")
         except ForbiddenAddress:
-            return Answer(failure=FORBIDDEN_ADDRESS)
+            return PostAnswer(failure=FORBIDDEN_ADDRESS)
 
-    async def _arrive(self, post: Post, address: str) -> Answer:
+    async def _arrive(self, post: Post, address: str) -> PostAnswer:
         now, answer = asyncio.get_running_loop().time(), self._hooks.answer()
         arrived = Arrival(
             at=now,
@@ -97,7 +97,7 @@ class SocketlessPoster:
         if answer in {"stall", "lost"}:
             await asyncio.sleep(1e6)
         await asyncio.sleep(0.1)
-        return Answer(status=int(answer.removeprefix("http_") or 204))
+        return PostAnswer(status=int(answer.removeprefix("http_") or 204))
 
     async def _connected_to(self, host: str) -> str:
         """As aiohttp does it: an address is connected to as it is, a name to what the resolver says."""

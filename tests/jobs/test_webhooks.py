@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 import pytest
 
-from hearth.alerts.channels import Answer, Post
 from hearth.config.fields import signing_secret
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
@@ -21,6 +20,7 @@ from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
 from hearth.jobs.runner import named
 from hearth.jobs.webhooks import AT_ONCE, WebhookSender, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
+from hearth.types import Post, PostAnswer
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
 from tests.support.recorder import Recorder
@@ -168,11 +168,11 @@ class ScriptedPoster:
         self._slow_s = slow_s
         self.came: list[tuple[float, str, Mapping[str, str]]] = []
 
-    async def post(self, post: Post, timeout_s: float) -> Answer:
+    async def post(self, post: Post, timeout_s: float) -> PostAnswer:
         self.came.append((asyncio.get_running_loop().time(), post.url, post.headers))
         await asyncio.sleep(self._slow_s.get(post.headers["webhook-id"], 0.0))
         said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
-        return Answer(failure=said) if said else Answer(status=204)
+        return PostAnswer(failure=said) if said else PostAnswer(status=204)
 
     async def aclose(self) -> None:
         """Nothing is open."""

@@ -17,9 +17,9 @@ from hearth.storage.store import Store
 from hearth.types import Lane, Priority
 
 _LATE = (
+    "aiohttp",
     "anyio._backends._asyncio",
     "encodings.idna",
-    "hearth.alerts.poster",
     "hearth.storage.migrations",
     "pydantic.v1",
     "uvicorn.lifespan.off",

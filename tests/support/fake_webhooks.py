@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 from yarl import URL
 
-from hearth.alerts.channels import Answer, Post
+from hearth.types import Post, PostAnswer
 
 
 @dataclass(frozen=True)
@@ -164,19 +164,19 @@ class MemoryPoster:
         self.latency_s = latency_s
         self.closed = False
 
-    async def post(self, post: Post, timeout_s: float) -> Answer:
+    async def post(self, post: Post, timeout_s: float) -> PostAnswer:
         self.webhooks._enter()
         try:
             url = URL(post.url)
             reply = self.webhooks.take(url.path, url.query, post.headers, post.body)
             if reply.stall:
                 await asyncio.sleep(timeout_s)
-                return Answer(failure="timeout")
+                return PostAnswer(failure="timeout")
             await asyncio.sleep(self.latency_s)
             if reply.reset:
-                return Answer(failure="broken")
+                return PostAnswer(failure="broken")
             headers = {name.lower(): value for name, value in reply.headers.items()}
-            return Answer(status=reply.status, headers=headers, body=reply.body[: 64 * 1024])
+            return PostAnswer(status=reply.status, headers=headers, body=reply.body[: 64 * 1024])
         finally:
             self.webhooks.in_flight -= 1
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from hearth import events as ev
 from hearth.alerts.channels import COMPOSERS, Message
-from hearth.alerts.delivery import LatePoster, Poster, Target
+from hearth.alerts.delivery import Target
 from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Rule, Severity, breached, budget, shown, starvation
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
-from hearth.ports import EventSink, HandlingSink
+from hearth.ports import EventSink, HandlingSink, Poster
 from hearth.types import Lane
 from hearth.types import Sequence as SequenceNumber
 
@@ -121,10 +121,10 @@ class GatewayAlerter(HandlingSink):
     will be sent, and False where it is debounced, muted, or has no place to go.
     """
 
-    def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster | None = None) -> None:
+    def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster) -> None:
         self._settings = settings
         self._clock = clock
-        self._poster = poster or LatePoster()
+        self._poster = poster
         self._targets = tuple(
             Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
         )

@@ -6,7 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from yarl import URL
 
 from hearth.alerts.rules import Alert, Severity, shown
+from hearth.types import Post, PostAnswer
 
 DEFAULT_WAIT_S = 5.0
 """After a 429 that does not say how long."""
@@ -81,15 +82,6 @@ class Message:
         if self.dropped:
             lines.append(f"{self.dropped} more could not be sent in time and were dropped.")
         return lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
-    """One POST. The URL is a secret and in no repr."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str]
-    body: bytes = field(repr=False)
 
 
 Compose = Callable[[str, Message], Post]
@@ -178,25 +170,6 @@ def _rfc3339(wall_at: float) -> str:
     return datetime.fromtimestamp(wall_at, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came back: an HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls or broken."""
-
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    failure: str = ""
-
-    @property
-    def delivered(self) -> bool:
-        return 200 <= (self.status or 0) < 300
-
-    @property
-    def name(self) -> str:
-        """For logs and status: `http_204`, or the failure."""
-        return self.failure if self.status is None else f"http_{self.status}"
-
-
 class Outcome(StrEnum):
     """What an answer means for the message, and for the posts to come."""
 
@@ -207,7 +180,7 @@ class Outcome(StrEnum):
     GONE = "gone"
 
 
-def outcome_of(answer: Answer, wall_s: float) -> tuple[Outcome, float]:
+def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
     """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may go out; 0 where it does not say."""
     status, bucket = answer.status, answer.headers
     if status is None:
@@ -224,7 +197,7 @@ def outcome_of(answer: Answer, wall_s: float) -> tuple[Outcome, float]:
     return Outcome.REFUSED, 0.0
 
 
-def _asked_wait_s(answer: Answer, wall_s: float) -> float:
+def _asked_wait_s(answer: PostAnswer, wall_s: float) -> float:
     """The longest wait that the answer asks for, 0 where it asks for none."""
     try:
         said = json.loads(answer.body)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.alerts.channels import Answer, Compose, Message, Outcome, Post, outcome_of
+from hearth.alerts.channels import Compose, Message, Outcome, outcome_of
 from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
 from hearth.clock import Clock
 from hearth.events import AlertFailed, AlertSent, InternalFault
-from hearth.ports import EventSink
+from hearth.ports import EventSink, Poster
+from hearth.types import PostAnswer
 
 CAPACITY = 200
 GATHER_S = 2.0
@@ -28,32 +27,6 @@ MAX_ATTEMPTS = 5
 MAX_BACKOFF_S = 60.0
 POST_TIMEOUT_S = 10.0
 TEST_TIMEOUT_S = 25.0
-
-
-class Poster(Protocol):
-    """Sends posts. Never raises but for cancellation."""
-
-    async def post(self, post: Post, timeout_s: float) -> Answer: ...
-
-    async def aclose(self) -> None: ...
-
-
-class LatePoster:
-    """The `HttpPoster` of `alerts.poster`, imported in a thread with the first post: the HTTP client takes a fifth of a second."""
-
-    def __init__(self, *forbidden: Callable[[str], bool]) -> None:
-        self._forbidden = forbidden
-        self._poster: Poster | None = None
-
-    async def post(self, post: Post, timeout_s: float) -> Answer:
-        if self._poster is None:
-            loaded = await asyncio.to_thread(importlib.import_module, "hearth.alerts.poster")
-            self._poster = self._poster or loaded.HttpPoster(*self._forbidden)
-        return await self._poster.post(post, timeout_s)
-
-    async def aclose(self) -> None:
-        if self._poster is not None:
-            await self._poster.aclose()
 
 
 class Outbox:
@@ -197,14 +170,14 @@ class Target:
         self._outbox.clear()
         self._closing = False
 
-    async def test(self, message: Message) -> Answer:
+    async def test(self, message: Message) -> PostAnswer:
         """Post this one now, even to a target that has stopped; what came back."""
         try:
             async with asyncio.timeout(TEST_TIMEOUT_S), self._one_at_a_time:
                 _, answer = await self._post(message)
                 return answer
         except TimeoutError:
-            return Answer(failure="timeout")
+            return PostAnswer(failure="timeout")
 
     def status(self) -> dict[str, object]:
         """How it does; `last`: the name of the last answer."""
@@ -266,7 +239,7 @@ class Target:
         elif self._attempts >= MAX_ATTEMPTS:
             self._give_up(answer.name, keep_conditions=True)
 
-    async def _post(self, message: Message) -> tuple[Outcome, Answer]:
+    async def _post(self, message: Message) -> tuple[Outcome, PostAnswer]:
         """Post a message and note what the answer says about the posts to come."""
         url = self._url
         self._posted_at.append(self._clock.monotonic())
@@ -274,7 +247,7 @@ class Target:
             answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
             self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
-            return Outcome.REFUSED, Answer(failure="broken")
+            return Outcome.REFUSED, PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
         if url == self._url:
             self._last, now = answer.name, self._clock.monotonic()

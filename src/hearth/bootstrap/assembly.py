@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.alerts.delivery import LatePoster
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu import AmdCard, GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
+from hearth.backends.poster import HttpPoster
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
@@ -91,7 +91,7 @@ async def build_gateway(
     settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks)
     mode, url = BackendMode(backend_mode or settings.backend.mode), ollama_url or settings.ollama.url
     async with AsyncExitStack() as closing:
-        alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events)
+        alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events, poster=HttpPoster())
         closing.push_async_callback(alerter.aclose)
         events.subscribe(alerter)
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
@@ -291,7 +291,7 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
 
 def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
     """Take durable work, and tell of its ends; only with a store, since it must outlive the process."""
-    poster = LatePoster(is_forbidden)
+    poster = HttpPoster(is_forbidden)
     closing.push_async_callback(poster.aclose)
     sender = WebhookSender(
         store=log.jobs,

@@ -17,15 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from hearth.alerts.channels import Post
-from hearth.alerts.delivery import Poster
 from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.ports import EventSink, HandlingSink
+from hearth.ports import EventSink, HandlingSink, Poster
 from hearth.storage.jobs import JobTable
+from hearth.types import Post
 
 BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
 """Between two attempts; the last one again and again."""

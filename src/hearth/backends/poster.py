@@ -1,25 +1,27 @@
 """Sends one post over HTTP and says what came back. Retries nothing, follows no redirect, uses no proxy.
 
-The library's own texts name the URL, which is a secret: none of them leaves this module.
+The library's own texts name the URL, which is a secret: none of them leaves this module. Importing the library takes a fifth of a second,
+so that happens with the first post and in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ipaddress
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from hearth.types import Post, PostAnswer, __version__
 
-from hearth.alerts.channels import Answer, Post
-from hearth.types import __version__
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.abc import AbstractResolver, ResolveResult
 
 MAX_ANSWER_BYTES = 64 * 1024
 FORBIDDEN_ADDRESS = "forbidden_address"
@@ -37,10 +39,54 @@ def system_lookup(host: str, port: int) -> Found:
     return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG))
 
 
-class DaemonResolver(AbstractResolver):
+class HttpPoster:
+    """The `Poster` of alerts and of webhooks, with a connection per post, since a kept one may be dead when it is needed.
+
+    Args:
+        forbidden: whether nothing may be sent to an address, however it is written and whatever name leads there.
+    """
+
+    def __init__(self, forbidden: Callable[[str], bool] = lambda _: False, *, lookup: Lookup = system_lookup) -> None:
+        self._forbidden = forbidden
+        self._lookup = lookup
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, post: Post, timeout_s: float) -> PostAnswer:
+        """What goes wrong becomes the `failure` of the answer, in a word that names no address."""
+        address = literal_address(urlsplit(post.url).hostname or "")
+        if address and self._forbidden(address):
+            return PostAnswer(failure=FORBIDDEN_ADDRESS)
+        if self._session is None:
+            await asyncio.to_thread(importlib.import_module, "aiohttp")
+        import aiohttp  # noqa: PLC0415 - imported in the thread
+
+        if self._session is None:
+            resolver = cast("AbstractResolver", _DaemonResolver(guarded(self._lookup, self._forbidden)))
+            connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
+            headers = {"User-Agent": f"hearth-gateway/{__version__}"}
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, headers=headers)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.post(
+                post.url, data=post.body, headers=post.headers, allow_redirects=False, timeout=timeout
+            ) as response:
+                body = await response.content.read(MAX_ANSWER_BYTES)
+                answered = {name.lower(): value for name, value in response.headers.items()}
+                return PostAnswer(status=response.status, headers=answered, body=body)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return PostAnswer(failure=_failure(error))
+
+    async def aclose(self) -> None:
+        """Close what is open; a later post opens it again."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class _DaemonResolver:
     """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and they are few."""
 
-    def __init__(self, lookup: Lookup = system_lookup) -> None:
+    def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
@@ -48,7 +94,7 @@ class DaemonResolver(AbstractResolver):
         threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-alert-dns", daemon=True).start()
         flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
-            ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=proto, flags=flags)
+            {"hostname": host, "host": address[0], "port": port, "family": kind, "proto": proto, "flags": flags}
             for kind, _, proto, _, address in await answer
             if kind in {socket.AF_INET, socket.AF_INET6} and family in {kind, socket.AF_UNSPEC}
         ]
@@ -65,45 +111,6 @@ class DaemonResolver(AbstractResolver):
             settle = partial(answer.set_exception, socket.gaierror(socket.EAI_NONAME, "not a name"))
         with suppress(RuntimeError):  # the loop has ended meanwhile
             answer.get_loop().call_soon_threadsafe(lambda: None if answer.done() else settle())
-
-
-class HttpPoster:
-    """The `Poster` of alerts and of webhooks, with a connection per post, since a kept one may be dead when it is needed.
-
-    Args:
-        forbidden: whether nothing may be sent to an address, however it is written and whatever name leads there.
-    """
-
-    def __init__(self, forbidden: Callable[[str], bool] = lambda _: False, *, lookup: Lookup = system_lookup) -> None:
-        self._forbidden = forbidden
-        self._lookup = lookup
-        self._session: aiohttp.ClientSession | None = None
-
-    async def post(self, post: Post, timeout_s: float) -> Answer:
-        """What goes wrong becomes the `failure` of the answer, in a word that names no address."""
-        address = literal_address(urlsplit(post.url).hostname or "")
-        if address and self._forbidden(address):
-            return Answer(failure=FORBIDDEN_ADDRESS)
-        if self._session is None:
-            connector = aiohttp.TCPConnector(resolver=DaemonResolver(guarded(self._lookup, self._forbidden)), force_close=True)
-            headers = {"User-Agent": f"hearth-gateway/{__version__}"}
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, headers=headers)
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with self._session.post(
-                post.url, data=post.body, headers=post.headers, allow_redirects=False, timeout=timeout
-            ) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES)
-                answered = {name.lower(): value for name, value in response.headers.items()}
-                return Answer(status=response.status, headers=answered, body=body)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(failure=_failure(error))
-
-    async def aclose(self) -> None:
-        """Close what is open; a later post opens it again."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
 
 
 def guarded(lookup: Lookup, forbidden: Callable[[str], bool]) -> Lookup:
@@ -131,6 +138,8 @@ def literal_address(host: str) -> str:
 
 
 def _failure(error: Exception) -> str:
+    import aiohttp  # noqa: PLC0415 - imported in the thread
+
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ForbiddenAddress):
         return FORBIDDEN_ADDRESS
     words: dict[type[Exception], str] = {
