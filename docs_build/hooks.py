@@ -20,8 +20,7 @@ from docs_build.http_page import http_page
 from docs_build.settings_page import settings_page
 from docs_build.vocabulary_page import alerts_page, events_page, metrics_page
 from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode
+from hearth.config.settings import BackendMode, GatewayConfig
 
 _REPOSITORY_LINK = re.compile(r"\]\(docs/([^)]*)\)")
 _EVERY = "*.md"

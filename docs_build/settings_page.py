@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from docs_build.markdown import code, linked, one_of, table
-from hearth.config.schema import schema
+from hearth.config.rendering import schema
 
 _INTRO = """# Every setting
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hearth.admission.limits import RateLimiter
     from hearth.alerts.alerter import GatewayAlerter
     from hearth.bootstrap import build_gateway, running_gateway
-    from hearth.config.gateway_config import GatewayConfig
     from hearth.config.loading import load_gateway_config
+    from hearth.config.settings import GatewayConfig
     from hearth.gateway import Gateway
     from hearth.observability.gpu_tracker import GpuTracker
     from hearth.queue.worker import LLMQueueWorker
@@ -43,7 +43,7 @@ _HOME = {
     "build_gateway": "hearth.bootstrap",
     "Gateway": "hearth.gateway",
     "GatewayAlerter": "hearth.alerts.alerter",
-    "GatewayConfig": "hearth.config.gateway_config",
+    "GatewayConfig": "hearth.config.settings",
     "GpuTracker": "hearth.observability.gpu_tracker",
     "LLMQueueWorker": "hearth.queue.worker",
     "load_gateway_config": "hearth.config.loading",

@@ -17,9 +17,9 @@ from hearth.admission.limits import HOUR_S, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.clock import Clock
 from hearth.cloud.service import Cloud
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
+from hearth.config.settings import GatewayConfig
 from hearth.errors import ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.runtime import Supervisor

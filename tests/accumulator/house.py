@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Dialect, Lane, Priority, QueueItem, RequestId, WorkKind, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service

@@ -10,8 +10,7 @@ import pytest
 from hearth.admission.auth import LOCAL_CALLER, Admission, BodyRoom, Identity, Keyring, admission_of, admit, check_model, digest_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings, CallerLimits, KeySettings, RateLimitSettings, Settings
+from hearth.config.settings import AuthSettings, CallerLimits, GatewayConfig, KeySettings, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated
 from hearth.types import Lane, Priority
 from tests.support.cases import for_each

@@ -20,9 +20,8 @@ from hearth.admission.limits import RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
 from hearth.api.asgi import DISCONNECTED
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values
-from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
+from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter

@@ -10,8 +10,7 @@ from itertools import pairwise
 import pytest
 
 from hearth.api.status import Cancellation, cancel_caller
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BatchSettings, JobSettings, Window
+from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import BatchStatus, Page

@@ -26,9 +26,8 @@ from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, OllamaClaim
 from hearth.cli.serve import StartBanner
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from hearth.errors import ConfigError

@@ -23,8 +23,7 @@ from hearth.cli import GatewayUnreachable, main
 from hearth.cli.answering import waiting_line, waiting_words
 from hearth.cli.client import GatewayClient, without_controls
 from hearth.cli.views import console_for
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.events import ItemEnded
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_views import Terminal

@@ -19,12 +19,12 @@ import openai
 from hearth.admission.auth import digest_of
 from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import (
     AuthSettings,
     BackendMode,
     BackendSettings,
     CallerLimits,
+    GatewayConfig,
     GpuSettings,
     KeySettings,
     ModelSettings,

@@ -11,8 +11,7 @@ import pytest
 
 import hearth
 from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, QueueSettings
+from hearth.config.settings import BackendMode, GatewayConfig, QueueSettings
 from hearth.gateway import Gateway
 from hearth.types import Completion, Priority
 from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, house_settings, new_emulator, open_home

@@ -12,8 +12,7 @@ import pytest
 
 from hearth.admission.budget import Totals
 from hearth.cloud.budget import CloudBudget
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
+from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, GatewayConfig, KeySettings, SchedulingSettings, Settings
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd

@@ -12,7 +12,7 @@ import ollama
 import openai
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemResent
 from hearth.types import BackendCall, Outcome, nano_usd, usd

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from hearth.clock import Clock, SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader
+from hearth.config.settings import GatewayConfig
 from hearth.events import ConfigRejected, ConfigReloaded
 from tests.support.recorder import Recorder
 

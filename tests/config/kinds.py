@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hearth.config.fields import Section, within
-from hearth.config.schema import schema
+from hearth.config.rendering import schema
 from hearth.config.settings import Settings
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, parse_config
-from hearth.config.settings import SchedulerSettings
+from hearth.config.settings import GatewayConfig, SchedulerSettings
 from hearth.types import Priority
 from tests.support.cases import for_each
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, Section
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import MAX_DOCUMENT_BYTES, load_gateway_config, parse_config
 from hearth.config.settings import (
     Announcement,
     CallerLimits,
+    GatewayConfig,
     ModelSettings,
     Settings,
     Window,

@@ -13,9 +13,8 @@ import aiohttp
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode, ServerSettings, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from hearth.gateway import Gateway

@@ -17,11 +17,11 @@ from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.config.fields import Reload, Section
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import ConfigInForce
 from hearth.config.settings import (
     Announcement,
     BackendMode,
+    GatewayConfig,
     KeySettings,
     ModelSettings,
     Settings,

@@ -14,7 +14,7 @@ from watchdog.events import DirModifiedEvent, FileClosedEvent, FileModifiedEvent
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from hearth.config.watching import FileWatch, observe
+from hearth.config.reload import FileWatch, observe
 from hearth.events import ConfigRejected, ConfigReloaded
 from tests.config.keeping import depth, keeping
 from tests.support.patience import WITHIN_S

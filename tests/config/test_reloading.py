@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import ServerSettings, Settings
-from hearth.config.watching import FileWatch
+from hearth.config.reload import FileWatch
+from hearth.config.settings import GatewayConfig, ServerSettings, Settings
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from tests.config.keeping import depth, keeping

@@ -13,11 +13,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from hearth.config.document import Document
-from hearth.config.errors import KeyPath
+from hearth.config.document import Document, KeyPath
 from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
-from hearth.config.schema import schema, schema_text
+from hearth.config.rendering import schema, schema_text
 from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority

@@ -18,11 +18,11 @@ from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import (
     AlertSettings,
     AuthSettings,
     BackendMode,
+    GatewayConfig,
     GpuSettings,
     JobSettings,
     KeySettings,

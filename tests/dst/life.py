@@ -6,8 +6,7 @@ import asyncio
 
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Settings
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import BackendGone
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway

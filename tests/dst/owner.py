@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hearth.api.status import cancel_caller, cancel_request
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.errors import HearthError, OrderRefused
 from hearth.types import RequestId
 from tests.dst.drawing import CALLERS, MODELS

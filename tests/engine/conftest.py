@@ -13,8 +13,7 @@ import openai
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, GpuSettings
+from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings
 from hearth.gateway import Gateway
 from tests.clients.home import house_settings
 from tests.engine.front import MODEL, Front, open_front

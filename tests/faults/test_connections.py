@@ -14,8 +14,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hearth.admission.auth import digest_of
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import KeySettings
+from hearth.config.settings import GatewayConfig, KeySettings
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
 from tests.support.cases import for_each

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Window
+from hearth.config.settings import GatewayConfig, Window
 from hearth.errors import HearthError
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome

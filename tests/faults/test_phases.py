@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.errors import HearthError, QueueFull
 from hearth.execution.request import Ticket
 from tests.support.cases import for_each

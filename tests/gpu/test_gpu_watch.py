@@ -14,8 +14,7 @@ import pytest
 
 from hearth.bootstrap import build_gateway
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, GpuSettings, ModelSettings, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, ModelSettings, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from hearth.errors import GpuFault, GpuUnavailable

@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Window
+from hearth.config.settings import GatewayConfig, Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState

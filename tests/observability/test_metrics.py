@@ -16,9 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hearth import events as ev
 from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
-from hearth.config.settings import AuthSettings, BackendMode, KeySettings, ModelSettings, Settings
+from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, KeySettings, ModelSettings, Settings
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS

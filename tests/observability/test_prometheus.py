@@ -16,8 +16,7 @@ import yaml
 from aiohttp import web
 
 from hearth.bootstrap import running_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
+from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, KeySettings, Settings
 from hearth.observability.metrics import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, counted, expressions

@@ -25,9 +25,8 @@ from opentelemetry.trace import StatusCode
 from hearth import events as ev
 from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
-from hearth.config.settings import BackendMode, GpuSettings, Settings, TelemetrySettings
+from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, Settings, TelemetrySettings
 from hearth.errors import ConfigError
 from hearth.events import Event, ItemDispatched, ItemQueued, TelemetryFailed, TelemetryRecovered
 from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
@@ -403,7 +402,7 @@ def test_without_a_collector_nothing_of_opentelemetrys_sdk_is_imported(tmp_path:
     told = """
 import asyncio, sys
 from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 async def life():
     gateway = await build_gateway(GatewayConfig(), ollama_url="http://127.0.0.1:9")
     print(gateway.records.requests.on_trace, "opentelemetry.sdk" in sys.modules)

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import yaml
 
 from hearth.config.loading import load_gateway_config
-from hearth.config.schema import config_for_a_service
+from hearth.config.rendering import config_for_a_service
 from tests.support.patience import WITHIN_S
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ import json
 from contextlib import suppress
 
 from hearth.config.choices import MIB_PER_GB
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import SchedulerSettings, Settings, Window
+from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
 from hearth.errors import HearthError
 from hearth.events import Event
 from hearth.execution.request import Submission, Ticket

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import GpuSettings, ModelSettings, SchedulingSettings, Settings, Window
+from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings, SchedulingSettings, Settings, Window
 from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage

@@ -20,8 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
+from hearth.config.settings import GatewayConfig, GpuSettings, SchedulingSettings, Settings, Window
 from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket

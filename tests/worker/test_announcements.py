@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Announcement
+from hearth.config.settings import Announcement, GatewayConfig
 from hearth.events import ItemDispatched, TaskAnnounced
 from hearth.execution.request import Ticket
 from tests.support.cases import for_each

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import ModelSettings
+from hearth.config.settings import GatewayConfig, ModelSettings
 from hearth.errors import ModelNotFound
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
 from hearth.job_types import Job

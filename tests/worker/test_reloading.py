@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Settings
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ModelNotFound, QueueFull
 from hearth.events import BackendWentDown, ItemDispatched
 from tests.support.fake_gpu import FakeModel

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import ModelSettings, Settings
+from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming

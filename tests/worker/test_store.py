@@ -17,8 +17,7 @@ from hearth.api.app import HearthApp
 from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
 from hearth.clock import Clock, SystemClock
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import CallerLimits, RateLimitSettings, Settings, StorageSettings
+from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings, StorageSettings
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway

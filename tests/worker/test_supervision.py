@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.errors import BackendUnreachable, HearthError
 from hearth.events import InternalFault
 from hearth.execution.backend_watch import BackendWatch

@@ -15,8 +15,7 @@ from fnmatch import fnmatchcase
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
 from hearth.admission.peers import is_loopback
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings
+from hearth.config.settings import AuthSettings, GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
 from hearth.types import Lane, Priority, canonical_model, value
 

@@ -17,7 +17,7 @@ from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import Bodies, Body, Request, request_of
 from hearth.api.routes import Access, Address, Routes
 from hearth.clock import new_id
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
 from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.events import InternalFault

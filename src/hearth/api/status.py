@@ -21,7 +21,7 @@ from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.dependencies import Caller, CurrentRequest
 from hearth.api.request import Request
 from hearth.api.status_stream import Listener, StatusStream
-from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.observability.metrics import render

@@ -27,9 +27,8 @@ from hearth.backends.poster import HttpPoster
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode
-from hearth.config.watching import FileWatch
+from hearth.config.reload import FileWatch
+from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.errors import BackendError, ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch

@@ -20,9 +20,8 @@ from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway, hearth_problem, require_config
 from hearth.clock import Clock, SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import exposure_problem
-from hearth.config.settings import BackendMode
+from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.errors import ConfigError
 from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
 from hearth.gateway import Gateway

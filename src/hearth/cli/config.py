@@ -13,11 +13,20 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, parts, printable, text, texts
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, load_gateway_config
-from hearth.config.rendering import Change, Plain, as_values, as_yaml, compare, fingerprints
-from hearth.config.schema import CONFIG_NAME, config_for_a_service, schema_text, shipped_config
-from hearth.config.settings import Settings
+from hearth.config.rendering import (
+    CONFIG_NAME,
+    Change,
+    Plain,
+    as_values,
+    as_yaml,
+    compare,
+    config_for_a_service,
+    fingerprints,
+    schema_text,
+    shipped_config,
+)
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.storage.opening import database_path, open_directory
 from hearth.types import canonical_model
 

@@ -18,8 +18,7 @@ from hearth.cli.demo_narrator import Narrator, Tally
 from hearth.cli.emulate import until_stopped
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings, BackendMode, CallerLimits, RateLimitSettings, Settings, Window
+from hearth.config.settings import AuthSettings, BackendMode, CallerLimits, GatewayConfig, RateLimitSettings, Settings, Window
 from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
 from hearth.types import Priority

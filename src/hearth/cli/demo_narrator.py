@@ -11,8 +11,7 @@ from rich.text import Text
 
 from hearth.cli.client import printable
 from hearth.cli.views import duration
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import PolicyName
+from hearth.config.settings import GatewayConfig, PolicyName
 from hearth.events import (
     Event,
     ItemDispatched,

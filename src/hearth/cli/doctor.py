@@ -27,9 +27,8 @@ from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
 from hearth.cli.config import find_config
 from hearth.clock import SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
-from hearth.config.settings import BackendMode, ServerSettings, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
 from hearth.errors import BackendError, ConfigError, GpuUnavailable
 from hearth.storage.opening import database_path, open_directory
 from hearth.types import MIB, SERVICE, GpuReading, canonical_model

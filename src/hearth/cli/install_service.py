@@ -16,7 +16,7 @@ import click
 from hearth.cli import CommandFailed
 from hearth.cli.config import user_directory
 from hearth.config.loading import load_gateway_config
-from hearth.config.schema import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
+from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
 from hearth.config.settings import BackendMode, Settings
 
 UNIT_NAME = "hearth.service"

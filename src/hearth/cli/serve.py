@@ -19,9 +19,8 @@ from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.views import console_for, emulator_box
 from hearth.clock import new_api_key
 from hearth.config.fields import http_url
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted
 from hearth.ports import EventSink
 from hearth.types import Lane

@@ -22,9 +22,8 @@ from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
 from hearth.cli.views import Fitting, console_for
 from hearth.clock import Clock, SystemClock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import PolicyName, SchedulerSettings
+from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Run

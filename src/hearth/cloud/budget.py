@@ -14,8 +14,7 @@ from contextlib import suppress
 from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_id
 from hearth.cloud.routing import caps_for
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AlertType
+from hearth.config.settings import AlertType, GatewayConfig
 from hearth.errors import BudgetExceeded, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.ports import Documents, EventSink, HandlingSink, SpendLedger

@@ -14,8 +14,7 @@ from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.calls import Call
 from hearth.cloud.routing import Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import CloudSettings
+from hearth.config.settings import CloudSettings, GatewayConfig
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.dialects.claude.stream import Meter
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown

@@ -18,11 +18,9 @@ from pathlib import Path
 
 import pydantic
 
-from hearth.config.document import Document
-from hearth.config.errors import KeyPath, Problem, complaints, config_error
+from hearth.config.document import Document, KeyPath, Problem, complaints, config_error
 from hearth.config.fields import MIN_SECRET_CHARS
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Settings
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.types import SEVERAL_CALLERS, Lane
 

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hearth.clock import Clock
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Settings
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.events import InternalFault
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink

@@ -11,8 +11,7 @@ from collections.abc import Sequence as Several
 from functools import partial
 
 from hearth.clock import Clock, ClockSteps
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import SchedulerSettings, load_options
+from hearth.config.settings import GatewayConfig, SchedulerSettings, load_options
 from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
 from hearth.execution.backend_watch import BackendWatch

@@ -21,8 +21,7 @@ from typing import Annotated, Literal, TypeVar
 import pydantic
 
 from hearth.config.choices import MIB_PER_GB
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import ModelSettings, SchedulerSettings
+from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane, Outcome, Priority, Usage
