@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 from hearth.cloud.budget import RETRY_WRITE_S
 from hearth.cloud.routing import asks_for_claude
 from hearth.errors import ShuttingDown, StorageUnavailable
-from hearth.scheduling.residency import Phase
 from hearth.types import Lane, Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask, askers_of
 from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
@@ -90,7 +89,7 @@ def memory_agrees(world: World) -> None:
     """What the scheduler takes to be in memory is there, and the home model is back."""
     life = world.life
     residents = life.gateway.worker.scheduler.state.residency.residents
-    believed = {name for name, resident in residents.items() if resident.phase is Phase.READY}
+    believed = {name for name, resident in residents.items() if resident.phase == "ready"}
     gpu = world.ollama.gpu
     there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
     assert believed == there, f"believed in memory: {sorted(believed)}, there: {sorted(there)}"

@@ -26,7 +26,7 @@ from hearth.events import (
     JobRequeued,
     JobStarted,
 )
-from hearth.scheduling.actions import Abort, Action, Cut, Preempt
+from hearth.scheduling.actions import Action, Stop
 from hearth.scheduling.core import Scheduler
 from hearth.types import Lane
 from tests.support.invariants import DecisionChecker
@@ -124,7 +124,7 @@ class Watch:
         if self._at_once > MOST_DECISIONS:
             raise Endless
         for action in actions:
-            if isinstance(action, Preempt | Cut | Abort):
+            if isinstance(action, Stop):
                 self._told_to_stop(now, action.sequence, self._checker.state.entries[action.sequence].attempts)
         self._checker.judge(actions, now)
 

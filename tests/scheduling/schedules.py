@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from random import Random
+from typing import get_args
 
 from hearth.config.settings import (
     AgingSettings,
@@ -24,7 +25,7 @@ from hearth.config.settings import (
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Dispatch, Load, Promote
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, Priority, Sequence, Usage
 from tests.support.shell import Shell
@@ -150,9 +151,9 @@ class Schedule(Shell):
         elif chance < 0.7:
             self.pin(None if self.pinned is not None and chance < 0.5 else model)
         elif chance < 0.85:
-            self.tell(inputs.LoadOrdered(model=model))
+            self.tell(inputs.ModelOrdered(model=model, comes=True))
         elif model != self.pinned and not self.state.is_asked_for(model):
-            self.tell(inputs.UnloadOrdered(model=model))
+            self.tell(inputs.ModelOrdered(model=model, comes=False))
 
     def pause(self, *, paused: bool) -> None:
         self.paused = paused
@@ -168,7 +169,7 @@ class Schedule(Shell):
         running = rng.choice(list(self.running)) if self.running else None
         match rng.randrange(9):
             case 0 if running is not None:
-                self.fail(running, rng.choice(tuple(Fault)))
+                self.fail(running, rng.choice(get_args(Fault)))
             case 1 if running is not None:
                 self.started(running)
             case 2 if running is not None:
@@ -192,7 +193,7 @@ class Schedule(Shell):
             *(() if model in moving else (inputs.Loaded(model=model, vram_mib=2048.0), inputs.Unloaded(model=model))),
             inputs.ModelsListed(names=frozenset(MODELS[: rng.choice((1, 3, 3))])),
             inputs.GpuSampled(capacity_mib=rng.choice((None, 24 * 1024.0)), foreign_mib=rng.choice((0.0, 14 * 1024.0))),
-            rng.choice((inputs.BackendDown(), inputs.BackendUp(), inputs.BackendUp())),
+            rng.choice((inputs.BackendState(up=False), *[inputs.BackendState(up=True)] * 2)),
             inputs.PreemptRequested(),
             inputs.TimerFired(),
             inputs.Scheduled(task_type="digest", due_at=self.now + rng.choice((5.0, 20.0, 60.0))),
@@ -214,7 +215,7 @@ class Schedule(Shell):
 
     def heal(self) -> None:
         """The faults stop: everything comes to rest, within a bound, and nothing is left behind."""
-        self.tell(inputs.BackendUp())
+        self.tell(inputs.BackendState(up=True))
         self.pause(paused=False)
         self.pin(None)
         self.quiesce(bound=40 + 12 * len(self.state.entries))
@@ -233,7 +234,7 @@ class Schedule(Shell):
             self.quiesce(bound=bound)
             self.orders_are_obeyed()
         assert not self.state.entries, f"left behind: {self.state.entries}"
-        assert not self.state.orders.wanted, f"never loaded: {self.state.orders.wanted}"
+        assert not self.state.wanted, f"never loaded: {self.state.wanted}"
         assert len(self.ended) == self.accepted
         assert self.loads <= self.starts + self.accepted + 2 + 2 * self.orders, f"{self.loads} loads for {self.starts} starts"
 
@@ -243,7 +244,7 @@ class Schedule(Shell):
             assert entry.external, f"{entry.item.sequence} is left behind"
             assert self.paused or self.is_barred(entry), f"{entry.item.sequence} is left behind"
         assert self.pinned is None or self.pinned in self.state.residency.residents, f"{self.pinned} has not come back"
-        assert not self.state.orders.unwanted
+        assert not self.state.unwanted
 
     def is_barred(self, entry: Entry) -> bool:
         """An external item whose line would need the pinned model's room for its head."""
@@ -309,7 +310,7 @@ class Schedule(Shell):
         absent = min((entry.band for entry in able if entry.item.model not in residents and not self.is_barred(entry)), default=99)
         for entry in able:
             resident = residents.get(entry.item.model or "")
-            if entry.band >= absent or resident is None or resident.phase is not Phase.READY or resident.free_slots < 1:
+            if entry.band >= absent or resident is None or resident.phase != "ready" or resident.free_slots < 1:
                 continue
             assert self.is_reading(resident, entry.band, []), f"{entry.item.sequence} could have started at {self.now}"
             assert self.timer is not None, "nobody looks when the round is over"

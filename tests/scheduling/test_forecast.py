@@ -126,7 +126,7 @@ def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task(
     ("happened", "is_free"),
     [
         ((), True),
-        ((inputs.BackendDown(),), False),
+        ((inputs.BackendState(up=False),), False),
         ((inputs.DrainRequested(),), False),
         ((inputs.Unloaded(model="a"),), False),
     ],
@@ -188,7 +188,7 @@ def test_looking_ahead_changes_nothing():
         assert told[0] == told[1], f"schedule {number}"
 
 
-@pytest.mark.parametrize("fact", [inputs.BackendDown(), inputs.DrainRequested()])
+@pytest.mark.parametrize("fact", [inputs.BackendState(up=False), inputs.DrainRequested()])
 def test_nothing_is_foretold_while_nothing_answers_or_starts(fact: Input) -> None:
     house = taught()
     house.arrive("a")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hearth.config.settings import PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.arrivals import GAPS, MAX_HABITS, RECENT, STEPS, Arrivals
+from hearth.scheduling.estimates import GAPS, MAX_HABITS, RECENT, STEPS, Arrivals
 from hearth.scheduling.home import LATE, LATE_S, MIN_ENDS, SETTLE_S
 from hearth.types import Priority
 from tests.support.cases import for_each
@@ -69,7 +69,7 @@ def test_the_steps_of_the_caller_that_was_answered_last_are_told() -> None:
     turn(known, "other", "c", 70.0)
     assert known.next_steps() == []
     turn(known, "relay", "a", 80.0)
-    assert [(step.model, step.gap_s) for step in known.next_steps()] == [("b", 9.0)] * 3
+    assert known.next_steps() == [("b", 9.0)] * 3
 
 
 def test_an_item_beside_another_of_its_caller_is_no_step() -> None:
@@ -80,7 +80,7 @@ def test_an_item_beside_another_of_its_caller_is_no_step() -> None:
     known.left("x")
     known.left("x")
     turn(known, "x", "a", 9.0)
-    assert [step.model for step in known.next_steps()] == ["b", "a"]
+    assert [model for model, _ in known.next_steps()] == ["b", "a"]
 
 
 def test_memory_is_bounded_whatever_happens() -> None:
@@ -171,7 +171,7 @@ def test_external_work_that_is_paused_ends_no_idle_time():
 def test_a_model_that_the_owner_has_loaded_stays_for_the_whole_setting():
     house = after_idle_times(*[FOR_HOME] * MIN_ENDS)
     swapped(house, 10.0)
-    house.tell(inputs.LoadOrdered(model="c"))
+    house.tell(inputs.ModelOrdered(model="c", comes=True))
     swapped(house, 10.0)
     assert house.timer == house.now + 120.0
 

@@ -119,7 +119,7 @@ the defaults let background work rise to normal after five minutes
 TIMERS = """
 [| a]
 an item that stands behind others expires at its instant too
-  ext a -> start 1 on a; ext a; ext a max_wait_s=7; at 7 -> expire 3
+  ext a -> start 1 on a; ext a; ext a max_wait_s=7; at 7 -> fail 3 expired
 an item that was started in time does not expire when it has to wait again
   ext a max_wait_s=7 -> start 1 on a; int a -> preempt 1; stopped 1 -> start 2 on a; at 8; end 2 -> start 1 on a
 no timer is kept for an item that has left
@@ -145,7 +145,7 @@ ORDERS = """
 internal work for any model does not wait for paused work to bring one [|]
   pause; ext a; ext any; int any -> fail 3 no_model; resume -> load a
 an item that may not wait longer expires in a pause
-  pause; ext a max_wait_s=5; at 5 -> expire 1
+  pause; ext a max_wait_s=5; at 5 -> fail 1 expired
 no external item swaps the pinned model away however long it waits
   pin a; ext b; at 10000; ext a -> start 2 on a; end 2; unpin -> unload a
 the house never waits for a pin and the pinned model comes back

@@ -1,7 +1,7 @@
 """Worked examples of the scheduler's rules as text: what happens, and what is decided upon it.
 
     an item that has waited too long expires at its instant [policy=fifo | a]
-      ext a -> start 1 on a; ext a max_wait_s=7; at 6.9; at 7 -> expire 2
+      ext a -> start 1 on a; ext a max_wait_s=7; at 6.9; at 7 -> fail 2 expired
 
 In brackets stand settings that differ from those of a small gateway (`house_settings`), then what is in memory; a table may begin with
 brackets that hold for all its examples, to which theirs are added. `a:10*2` is a model of 10 GiB with two slots, `letter=2.5` the budget of
@@ -20,7 +20,7 @@ import pydantic
 
 from hearth.config.settings import ModelSettings, SchedulerSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
 from tests.support.shell import Shell, house_settings
 
@@ -141,7 +141,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "lose_timer": lambda shell: shell.lose_timer(),
     "started": lambda shell, number: shell.started(int(number)),
     "first_byte": lambda shell, number, forwarded="": shell.first_byte(int(number), forwarded=bool(forwarded)),
-    "fail": lambda shell, number, fault: shell.fail(int(number), Fault(fault)),
+    "fail": lambda shell, number, fault: shell.fail(int(number), fault),
     "stopped": lambda shell, number: shell.stop(int(number)),
     "cancel": lambda shell, *numbers: shell.cancel(*map(int, numbers)),
     "loaded": lambda shell, mib="": shell.loaded(vram_mib=float(mib) if mib else None),
@@ -153,16 +153,16 @@ _STEPS: dict[str, Callable[..., object]] = {
     "runs": lambda shell, model, seconds: shell.state.estimates.restore({"format": 1, "run_s": {model: float(seconds)}}),
 }
 _FACTS: dict[str, Callable[..., Input]] = {
-    "down": inputs.BackendDown,
-    "up": inputs.BackendUp,
+    "down": lambda: inputs.BackendState(up=False),
+    "up": lambda: inputs.BackendState(up=True),
     "active": lambda: inputs.ModeChanged(active=True),
     "quiet": lambda: inputs.ModeChanged(active=False),
     "pause": lambda: inputs.ExternalPaused(paused=True),
     "resume": lambda: inputs.ExternalPaused(paused=False),
     "pin": lambda model: inputs.ModelPinned(model=model),
     "unpin": lambda: inputs.ModelPinned(model=None),
-    "want": lambda model: inputs.LoadOrdered(model=model),
-    "unwant": lambda model: inputs.UnloadOrdered(model=model),
+    "want": lambda model: inputs.ModelOrdered(model=model, comes=True),
+    "unwant": lambda model: inputs.ModelOrdered(model=model, comes=False),
     "yield": inputs.PreemptRequested,
     "tick": inputs.TimerFired,
     "task": lambda task, due_at: inputs.Scheduled(task_type=task, due_at=float(due_at)),

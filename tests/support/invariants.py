@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, SwapReason, Unload
+from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import resumable
-from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, Sequence
 
 
@@ -37,18 +36,18 @@ def check(state: State) -> None:
     _require(waiting <= state.entries.keys(), "a line holds an item that has left")
     for sequence, entry in state.entries.items():
         _require(entry.item.sequence == sequence, f"item {sequence} is filed under a foreign number")
-        _require((entry.place is Place.WAITING) == (sequence in waiting), f"item {sequence} is {entry.place} but the lines disagree")
+        _require((entry.place == "waiting") == (sequence in waiting), f"item {sequence} is {entry.place} but the lines disagree")
     for lines in state.waiting.lines:
         for model, line in lines.items():
             keys = [entry.key for entry in line]
             _require(bool(line) and keys == sorted(set(keys)), f"the line for {model} is empty or out of order")
     for resident in residents:
-        _require(resident.phase is Phase.READY or not resident.running, f"{resident.model} runs work while {resident.phase.value}")
+        _require(resident.phase == "ready" or not resident.running, f"{resident.model} runs work while {resident.phase}")
         _require(resident.reserved_mib is None or resident.reserved_mib >= 0, "a reservation is negative")
         for entry in resident.running.values():
             _require(entry.model == resident.model, f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}")
             _require(entry.item.model in {None, resident.model}, f"item {entry.item.sequence} runs on a model it did not ask for")
-    loading, unloading = sum(resident.phase is Phase.LOADING for resident in residents), state.residency.unloading
+    loading, unloading = sum(resident.phase == "loading" for resident in residents), state.residency.unloading
     _require(bool(loading or unloading) == (state.residency.swap is not None), "the swap and the phases of the residents disagree")
     _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
 
@@ -89,29 +88,29 @@ class DecisionChecker:
                 self._attempts[sequence] = attempt
                 resident = state.residency.residents[model]
                 _require(len(resident.running) <= state.settings.parallel(model), f"{model} runs more than it has slots")
-            case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
+            case Stop(sequence=sequence):
                 self._judge_stop(action, state.entries[sequence])
             case Load(model=model):
                 self._judge_load(model)
             case Unload(model=model, why=why):
                 _require(not state.residency.residents[model].running, f"{model} is unloaded under running work")
-                if model == state.pinned and why is not SwapReason.RELOAD:
+                if model == state.pinned and why != "reload":
                     needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
                     _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
-            case Fail(sequence=sequence) | Expire(sequence=sequence):
+            case Fail(sequence=sequence):
                 _require(sequence not in self._over, f"item {sequence} ends twice")
                 self._over.add(sequence)
             case _:
                 pass
 
-    def _judge_stop(self, action: Preempt | Cut | Abort, entry: Entry) -> None:
-        _require(entry.place is Place.STOPPING, f"item {action.sequence} is told to stop but not marked so")
-        if isinstance(action, Abort):
+    def _judge_stop(self, action: Stop, entry: Entry) -> None:
+        _require(entry.place == "stopping", f"item {action.sequence} is told to stop but not marked so")
+        if action.how == "abort":
             return
         _require(entry.external, f"internal item {action.sequence} has to yield")
         may_yield = entry.interrupts + entry.lost_loads < self.state.settings.queue.max_interrupt_count
         _require(may_yield, f"protected item {action.sequence} is preempted")
-        if isinstance(action, Cut):
+        if action.how == "cut":
             _require(entry.forwarded, f"item {action.sequence} is cut though it could be put back")
         else:
             unnoticed = not entry.forwarded or resumable(self.state, entry)
@@ -135,12 +134,12 @@ class DecisionChecker:
             if entry.external:
                 ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(Band.BACKGROUND, None)
                 _require(not ahead, f"external item {entry.item.sequence} starts on {entry.model} past internal work for it")
-                _require(not self.state.orders.paused, "an external item starts though the owner has paused them")
+                _require(not self.state.paused, "an external item starts though the owner has paused them")
 
     def _never_idle_beside_ready_work(self, now: float) -> None:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
         state = self.state
-        able = {entry.item.model for entry in state.waiting.all_entries() if not (state.orders.paused and entry.external)}
+        able = {entry.item.model for entry in state.waiting.all_entries() if not (state.paused and entry.external)}
         if not able or state.draining or state.down_since is not None or state.residency.swap is not None:
             return
         busy = any(resident.running for resident in state.residency.residents.values())

@@ -16,7 +16,7 @@ from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Requeue, Unload, WakeAt
+from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Requeue, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.state import State
@@ -51,7 +51,7 @@ def house_settings(
     )
 
 
-def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
+def words(action: Action) -> str:
     """An action in a few words."""
     match action:
         case Dispatch(sequence=sequence, model=model):
@@ -60,12 +60,8 @@ def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
             return f"load {model}"
         case Unload(model=model):
             return f"unload {model}"
-        case Preempt(sequence=sequence):
-            return f"preempt {sequence}"
-        case Cut(sequence=sequence):
-            return f"cut {sequence}"
-        case Abort(sequence=sequence):
-            return f"abort {sequence}"
+        case Stop(sequence=sequence, how=how):
+            return f"{how} {sequence}"
         case Requeue(sequence=sequence, interrupts=interrupts):
             return f"requeue {sequence} after {interrupts} interruptions"
         case Promote(sequence=sequence, band=band):
@@ -74,8 +70,6 @@ def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
             return f"hold {sequence}"
         case Fail(sequence=sequence, why=why):
             return f"fail {sequence} {why}"
-        case Expire(sequence=sequence):
-            return f"expire {sequence}"
         case WakeAt(at=at):
             return f"wake {at}"
 
@@ -131,7 +125,7 @@ class Shell:
             case Dispatch(sequence=sequence, attempt=attempt):
                 assert sequence not in self.running, f"{sequence} is started twice"
                 self.running[sequence] = attempt
-            case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
+            case Stop(sequence=sequence):
                 self.stopping.add(sequence)
             case Load():
                 assert not self.loading, "two loads at once"
@@ -139,7 +133,7 @@ class Shell:
                 self.loading.append(action)
             case Unload(model=model):
                 self.unloading.append(model)
-            case Fail(sequence=sequence) | Expire(sequence=sequence):
+            case Fail(sequence=sequence):
                 self._end(sequence, words(action))
             case WakeAt(at=at):
                 self.timer = at

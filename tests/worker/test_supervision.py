@@ -23,7 +23,7 @@ from hearth.ports import Exchange
 from hearth.queue.worker import Mailbox
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.inputs import BackendDown, Cancelled, Failed, Finished, FirstByte, Input, Stopped, TimerFired
+from hearth.scheduling.inputs import BackendState, Cancelled, Failed, Finished, FirstByte, Input, Stopped, TimerFired
 from hearth.types import BackendCall, Headers, Outcome, QueueItem, Sequence
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
@@ -255,8 +255,8 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
         (None, True, 0, [Stopped]),
         (FirstByte, True, 0, [FirstByte, Finished]),
         (Finished, True, 1, [FirstByte, Finished]),
-        (BackendDown, False, 0, [BackendDown, Failed]),
-        (Failed, False, 1, [BackendDown, Failed]),
+        (BackendState, False, 0, [BackendState, Failed]),
+        (Failed, False, 1, [BackendState, Failed]),
     ],
 )
 @in_virtual_time

@@ -13,7 +13,7 @@ from hearth.errors import BackendError, BackendTimeout, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
 from hearth.execution.runtime import Runtime, WakeableSleep
 from hearth.ports import ModelControl
-from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Loaded, ModelsListed, PolicyChanged, Unloaded
+from hearth.scheduling.inputs import BackendState, Drifted, Loaded, ModelsListed, PolicyChanged, Unloaded
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
@@ -155,7 +155,7 @@ class BackendWatch:
             self.up = False
             self._down_since = self._clock.monotonic()
             self._emit(BackendWentDown(at=self._down_since, reason=error.reason))
-        self._post(BackendDown())
+        self._post(BackendState(up=False))
 
     def _came_up(self, version: str) -> None:
         now = self._clock.monotonic()
@@ -163,7 +163,7 @@ class BackendWatch:
             down_s = 0.0 if self._down_since is None else now - self._down_since
             self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
         if not self.up or self._state.down_since is not None:
-            self._post(BackendUp())
+            self._post(BackendState(up=True))
         self.up, self.version = True, version
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:

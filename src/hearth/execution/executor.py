@@ -24,7 +24,7 @@ from hearth.execution.request import ActiveRequest
 from hearth.execution.runtime import Runtime, cancel_all
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.ports import Exchange, GenerationBackend
-from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
+from hearth.scheduling.inputs import BackendState, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
 from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, Deadline], Awaitable[None]]"
@@ -96,7 +96,7 @@ class Executor:
         elif (error := ended.exception()) is not None:
             self._runtime.report_fault("executor", error)
             work.error = HearthError()
-            self._post(Failed(sequence=sequence, attempt=attempt, fault=Fault.FATAL))
+            self._post(Failed(sequence=sequence, attempt=attempt, fault="fatal"))
 
     def preempt(self, sequence: Sequence) -> None:
         """Stop the attempt, unless its caller has been given bytes and could not be resumed: then it goes on."""
@@ -144,7 +144,7 @@ class Executor:
             report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(work.error))
         work.reported = attempt  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
-            self._post(BackendDown())
+            self._post(BackendState(up=False))
         self._post(report)
 
     async def _run(self, work: ActiveRequest) -> None:
@@ -364,7 +364,7 @@ def _route(call: BackendCall) -> Route:
 
 def _fault_of(error: HearthError) -> Fault:
     if isinstance(error, FirstByteTimeout):
-        return Fault.FIRST_BYTE_TIMEOUT
+        return "first_byte_timeout"
     if isinstance(error, BackendError) and not isinstance(error, BackendTimeout | StreamDiverged):
-        return Fault.BACKEND_GONE
-    return Fault.FATAL
+        return "backend_gone"
+    return "fatal"

@@ -14,7 +14,7 @@ from hearth.config.settings import load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.runtime import Runtime, cancel_all
-from hearth.scheduling.inputs import BackendDown, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
+from hearth.scheduling.inputs import BackendState, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
 from hearth.types import ResidentModel
 
 UNLOAD_TIMEOUT_S = 15.0
@@ -91,7 +91,7 @@ class Swapper:
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error
         if isinstance(error, BackendUnreachable):
-            self._post(BackendDown())
+            self._post(BackendState(up=False))
         self._post(report)
 
     async def _unload(self, model: str) -> None:

@@ -217,7 +217,7 @@ class JobRunner:
 
     def is_paused(self, job: Job) -> bool:
         """Whether it waits for the owner to let external work go on."""
-        return job.lane is Lane.EXTERNAL and self._worker.scheduler.state.orders.paused
+        return job.lane is Lane.EXTERNAL and self._worker.scheduler.state.paused
 
     def running(self) -> list[Job]:
         """The jobs in the GPU's queue or on the GPU, the longest there first."""
@@ -371,7 +371,7 @@ class JobRunner:
         now = StartConditions(
             off_peak=not config.is_active_hours(wall_s),
             batches_off_peak=config.settings.batches.window == "offpeak",
-            paused=self._worker.scheduler.state.orders.paused,
+            paused=self._worker.scheduler.state.paused,
         )
         known = None if self._stale else self._startable
         if known is not None and known.conditions == now and self._new_groups <= known.full and wall_s < (known.next_due_wall_s or inf):

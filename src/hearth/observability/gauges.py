@@ -69,9 +69,9 @@ def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
     yield "hearth_ready", (), live.health.get("status") == "ok"
     yield "hearth_mode_active", (), state.active
     yield "hearth_draining", (), state.draining or bool(_part(live.parts, "orders").get("draining"))
-    yield "hearth_paused", (Lane.EXTERNAL.value,), state.orders.paused
-    if state.orders.pinned is not None:
-        yield "hearth_pinned", (label_of(state.orders.pinned),), 1.0
+    yield "hearth_paused", (Lane.EXTERNAL.value,), state.paused
+    if state.pinned_name is not None:
+        yield "hearth_pinned", (label_of(state.pinned_name),), 1.0
     yield "hearth_config_last_reload_successful", (), not config.get("problems")
     yield "hearth_config_restart_pending", (), len(_listed(config, "restart_pending"))
 
@@ -99,7 +99,7 @@ def _queue(live: Live, label_of: LabelOf) -> Iterator[Reading]:
 def _residency(live: Live, label_of: LabelOf) -> Iterator[Reading]:
     for resident in live.state.residency.latest_first:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
-        yield "hearth_model_resident", (model, resident.phase.value), 1.0
+        yield "hearth_model_resident", (model, resident.phase), 1.0
         yield "hearth_model_reserved_bytes", (model,), None if reserved_mib is None else reserved_mib * MIB
         yield "hearth_model_slots", (model,), resident.parallel
     yield "hearth_swap_in_progress", (), live.gpu.get("current_swap") is not None

@@ -37,8 +37,8 @@ from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Refusal, Requeue, Unload
-from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Refusal, Requeue, Stop, Unload
+from hearth.scheduling.inputs import Input
 from hearth.types import Dialect, Outcome, Sequence, Way
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -86,28 +86,27 @@ class Effects:
         match action:
             case Dispatch():
                 self._dispatch(action, now)
-            case Preempt(sequence=sequence):
+            case Stop(sequence=sequence, how="preempt"):
                 self._executor.preempt(sequence)
-            case Cut(sequence=sequence) | Abort(sequence=sequence):
+            case Stop(sequence=sequence):
                 self._executor.abort(sequence)
             case Load(model=model):
                 self._load(action, now)
             case Unload(model=model):
                 self._swapper.unload(model)
-            case Fail() | Expire() | Requeue() | Promote() | Hold():
+            case Fail() | Requeue() | Promote() | Hold():
                 work = self._registry.live(action.sequence)
                 if work is not None:
                     self._settle(work, action, now)
 
-    def _settle(self, work: ActiveRequest, action: Fail | Expire | Requeue | Promote | Hold, now: float) -> None:
+    def _settle(self, work: ActiveRequest, action: Fail | Requeue | Promote | Hold, now: float) -> None:
         match action:
             case Fail(why=why):
                 error = self._error_of(work, why)
                 if isinstance(error, StreamDiverged):
                     self._registry.tell(work, ItemDiverged(at=now, attempt=work.attempt, **work.identity))
-                self.end(work, Outcome.CANCELLED if isinstance(error, CallerGone) else Outcome.FAILED, now, error)
-            case Expire():
-                self.end(work, Outcome.EXPIRED, now, WaitExpired())
+                outcomes = {CallerGone: Outcome.CANCELLED, WaitExpired: Outcome.EXPIRED}
+                self.end(work, outcomes.get(type(error), Outcome.FAILED), now, error)
             case Requeue():
                 self._requeue(work, action, now)
             case Promote(band=band):
@@ -135,7 +134,7 @@ class Effects:
         except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
             self._runtime.report_fault("dispatching", error)
             work.error = HearthError()
-            self._runtime.post(inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault=Fault.FATAL))
+            self._runtime.post(inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault="fatal"))
 
     def _first_byte(self, sequence: Sequence, now: float, *, forwarded: bool) -> None:
         """A replay reports its first byte twice: when it comes, and when it has caught up and goes on."""
@@ -201,7 +200,7 @@ class Effects:
         began_at = now - (0.0 if swap is None else swap.cleared_s)
         self._swap = action, began_at
         self._tracker.record_swap_started(action.replaces[0] if action.replaces else None, action.model, began_at)
-        self._emit(SwapStarted(at=now, from_models=action.replaces, to_model=action.model, why=action.why.value))
+        self._emit(SwapStarted(at=now, from_models=action.replaces, to_model=action.model, why=action.why))
         self._swapper.load(action.model)
 
     def _loaded(self, model: str, now: float, vram_mib: float | None) -> None:
@@ -246,20 +245,22 @@ class Effects:
     def _error_of(self, work: ActiveRequest, why: Refusal) -> HearthError:  # noqa: PLR0911 - a closed set, one answer each
         model = work.item.model or self._state.home or ""
         match why:
-            case Refusal.LOAD_FAILED:
+            case "load_failed":
                 known = self._swapper.error_of(model)  # many wait for one load: each caller gets an error of its own
                 return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
-            case Refusal.NEVER_FITS:
+            case "never_fits":
                 return NeverFits(self._why_never(model, work.item.task_type))
-            case Refusal.NOT_INSTALLED:
+            case "not_installed":
                 return ModelNotFound(f"model '{model}' not found")
-            case Refusal.BACKEND_DOWN:
+            case "backend_down":
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
-            case Refusal.INTERRUPTED:
+            case "interrupted":
                 return Interrupted(retry_after_s=1.0)
-            case Refusal.NO_MODEL:
+            case "no_model":
                 return BadRequest("name a model: none is loaded any more, and gpu.home_model is not set or not installed")
-            case Refusal.ATTEMPTS_EXHAUSTED:
+            case "expired":
+                return WaitExpired()
+            case "attempts_exhausted":
                 return work.error or BackendError()
 
     def _why_never(self, model: str, task_type: str | None) -> str:

@@ -15,7 +15,6 @@ from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.residency import Phase
 from hearth.types import Lane
 
 LOOK_INTERVAL_S = 30.0
@@ -82,8 +81,8 @@ class OperatorCommands:
             "draining": self.draining,
             "paused": [Lane.EXTERNAL.value] if self.paused else [],
             "pinned": self.pinned,
-            "loads": list(self._state.orders.wanted),
-            "unloads": list(self._state.orders.unwanted),
+            "loads": list(self._state.wanted),
+            "unloads": list(self._state.unwanted),
             "since": dict(self._since_wall_s),
         }
 
@@ -137,18 +136,18 @@ class OperatorCommands:
         keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
             raise OrderRefused(f"{self.pinned} is pinned and leaves no room for {name}: unpin it first")
-        if not self._state.is_there(name) and name not in self._state.orders.wanted:
-            self._say("load", name, inputs.LoadOrdered(model=name))
+        if not self._state.is_there(name) and name not in self._state.wanted:
+            self._say("load", name, inputs.ModelOrdered(model=name, comes=True))
 
     async def unload(self, model: str) -> bool:
         """Have an unused model leave the memory; True where it is there, or on its way. Raises ModelNotFound, OrderRefused."""
         name = await self._resolve(model)
         self._check_unused(name)
-        resident, orders = self._state.residency.residents.get(name), self._state.orders
-        stays = resident is not None and resident.phase is not Phase.UNLOADING
-        if (stays or name in orders.wanted) and name not in orders.unwanted:
-            self._say("unload", name, inputs.UnloadOrdered(model=name))
-        return resident is not None or name in (*orders.wanted, *orders.unwanted)
+        resident, ordered = self._state.residency.residents.get(name), self._state.ordered.get(name)
+        stays = resident is not None and resident.phase != "unloading"
+        if (stays or ordered) and ordered is not False:
+            self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
+        return resident is not None or name in self._state.ordered
 
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)

@@ -10,9 +10,9 @@ from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.scheduling.forecast import is_rough
-from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import BANDS, Entry, Place
+from hearth.scheduling.waiting import BANDS, Entry
 from hearth.types import Band, Lane, QueueItem, Sequence, canonical_model
 
 NEXT_ITEMS = 20
@@ -58,7 +58,7 @@ def models(state: State, watch: BackendWatch) -> list[dict[str, object]]:
             "name": name,
             "installed": name in installed,
             "resident": name in residents,
-            "phase": residents[name].phase.value if name in residents else None,
+            "phase": residents[name].phase if name in residents else None,
             "home": name == state.home,
             "running": len(residents[name].running) if name in residents else 0,
             "waiting": state.waiting.wants(name),
@@ -110,10 +110,10 @@ def _stamp(wall_s: float) -> str:
 
 
 def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
-    arrived_at, started_at = entry.item.arrived_at, None if entry.place is Place.WAITING else entry.dispatched_at
+    arrived_at, started_at = entry.item.arrived_at, None if entry.place == "waiting" else entry.dispatched_at
     return _identity(entry.item) | {
         "model": entry.model or entry.item.model,
-        "state": entry.place.value,
+        "state": entry.place,
         "band": entry.band.name.lower(),
         "attempts": entry.attempts,
         "interrupt_count": entry.interrupts,
@@ -128,10 +128,10 @@ def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
 def _resident(resident: Resident, state: State, now: float) -> dict[str, object]:
     return {
         "model": resident.model,
-        "phase": resident.phase.value,
+        "phase": resident.phase,
         "running": len(resident.running),
         "waiting": state.waiting.wants(resident.model),
         "parallel": resident.parallel,
         "reserved_mib": resident.reserved_mib,
-        "resident_s": round(now - resident.loaded_at, 3) if resident.phase is Phase.READY else None,
+        "resident_s": round(now - resident.loaded_at, 3) if resident.phase == "ready" else None,
     }

@@ -33,7 +33,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import MIB, Band, Completion, Lane, Outcome, Priority, Sequence
 
 
@@ -350,7 +350,7 @@ class LLMQueueWorker:
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
-        if isinstance(fact, inputs.BackendDown | inputs.Loaded):
+        if isinstance(fact, inputs.Loaded) or fact == inputs.BackendState(up=False):
             self.watch.look_soon()
         elif isinstance(fact, inputs.PolicyChanged):
             self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
@@ -378,7 +378,7 @@ class LLMQueueWorker:
         self.post(inputs.DrainRequested())
         entries = self.scheduler.state.entries
         found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
-        self._end_all([work for entry, work in found if entry is None or entry.place is Place.WAITING], ShuttingDown)
+        self._end_all([work for entry, work in found if entry is None or entry.place == "waiting"], ShuttingDown)
         await self._executor.drained(grace_s, hurry)
         self._end_all(self.registry.unanswered(self), ShuttingDown)
         await self._executor.aclose()

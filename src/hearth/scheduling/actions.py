@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from hearth.types import Band, Sequence, value
 
+SwapReason: TypeAlias = Literal["waiting", "overdue", "expected", "owner", "home", "reload"]
+"""Why a model is being loaded: the next item of a band needs it; an item has waited past `scheduling.max_swap_wait_s`; the last caller is
+likely to ask for it next; the owner has ordered it, or ordered out what is unloaded; back to the home model; it stopped answering."""
 
-class SwapReason(StrEnum):
-    """Why a model is being loaded."""
-
-    WAITING = "waiting"  # the next item of a band needs it
-    OVERDUE = "overdue"  # an item has waited past `scheduling.max_swap_wait_s`
-    EXPECTED = "expected"  # nothing else to do, and the last caller is likely to ask for it next
-    OWNER = "owner"  # the owner has ordered it, or ordered out what is unloaded
-    HOME = "home"  # nothing else to do: back to the home model
-    RELOAD = "reload"  # it stopped answering; unload and load again
-
-
-class Refusal(StrEnum):
-    """Why an accepted item is given up."""
-
-    LOAD_FAILED = "load_failed"
-    NEVER_FITS = "never_fits"
-    BACKEND_DOWN = "backend_down"
-    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
-    INTERRUPTED = "interrupted"
-    NOT_INSTALLED = "not_installed"
-    NO_MODEL = "no_model"  # it would run on any model, and none is left
+Refusal: TypeAlias = Literal[
+    "load_failed", "never_fits", "backend_down", "attempts_exhausted", "interrupted", "not_installed", "no_model", "expired"
+]
+"""Why an accepted item is given up; `no_model`: it would run on any, and none is left; `expired`: it has waited longer than it may."""
 
 
 @value
-class OfItem:
-    """An action on one item."""
+class Dispatch:
+    """Run the item on `model` now, as its attempt of that number, from 1."""
 
     sequence: Sequence
-
-
-@value
-class OfAttempt(OfItem):
-    """An action on one attempt of an item, which counts from 1."""
-
     attempt: int
-
-
-@value
-class Dispatch(OfAttempt):
-    """Run the item on `model` now."""
-
     model: str
 
 
@@ -69,50 +43,47 @@ class Unload:
 
 
 @value
-class Preempt(OfAttempt):
-    """Stop the attempt; answer with `Stopped` (or with its real ending, if that came first)."""
+class Stop:
+    """Stop the attempt; answer with `Stopped`, or with its real ending, if that came first.
+
+    `preempt`: the item goes on later; `cut`: its caller has seen bytes and cannot be resumed, so it ends; `abort`: its caller is gone.
+    """
+
+    sequence: Sequence
+    attempt: int
+    how: Literal["preempt", "cut", "abort"]
 
 
 @value
-class Abort(OfAttempt):
-    """The item has ended for us (its caller is gone): stop the attempt; answer with `Stopped` or its real ending."""
-
-
-@value
-class Cut(OfAttempt):
-    """Stop the attempt for good: its caller has seen bytes and cannot be resumed; answer as to `Preempt`."""
-
-
-@value
-class Requeue(OfItem):
+class Requeue:
     """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0)."""
 
+    sequence: Sequence
     interrupts: int = 0
     protected: bool = False  # it will not be interrupted any more
 
 
 @value
-class Promote(OfItem):
+class Promote:
     """Write down that the waiting item has risen to `band` by its age."""
 
+    sequence: Sequence
     band: Band
 
 
 @value
-class Hold(OfItem):
+class Hold:
     """Write down that more urgent work waits for the item, whose stream could not go on after an interruption."""
 
+    sequence: Sequence
+
 
 @value
-class Fail(OfItem):
+class Fail:
     """Give the item up and tell its caller."""
 
+    sequence: Sequence
     why: Refusal
-
-
-@value
-class Expire(OfItem):
-    """The item has waited longer than it may: give it up and tell its caller."""
 
 
 @value
@@ -122,4 +93,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Requeue | Promote | Hold | Fail | Expire | WakeAt
+Action = Dispatch | Load | Unload | Stop | Requeue | Promote | Hold | Fail | WakeAt

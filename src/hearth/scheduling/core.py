@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING
 
-from hearth.scheduling.actions import Action, Expire, Promote, Refusal, WakeAt
-from hearth.scheduling.arrivals import Arrivals
-from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.actions import Action, Promote, Refusal, WakeAt
+from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
@@ -29,7 +28,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.state import Deadlines, State
 from hearth.scheduling.transitions import take_in
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class Scheduler:
     def _raised(self, now: float) -> list[Action]:
         """Internal items that have waited long enough for the next band, in the order in which their time came."""
         state, actions = self.state, list[Action]()
-        for entry in self._due(state.rising, lambda entry, at: entry.place is Place.WAITING and state.rises_at(entry) == at, now):
+        for entry in self._due(state.rising, lambda entry, at: entry.place == "waiting" and state.rises_at(entry) == at, now):
             state.waiting.remove(entry)
             entry.band = Band(entry.band - 1)
             state.waiting.add(entry)
@@ -113,9 +112,7 @@ class Scheduler:
         """Items that have waited for their first start as long as they may; what was started once is not given up for its age."""
         state, actions = self.state, list[Action]()
         for entry in self._due(state.expiries, lambda entry, _: not entry.attempts, now):
-            state.waiting.remove(entry)
-            state.leave(entry)
-            actions.append(Expire(sequence=entry.item.sequence))
+            actions += state.give_up([entry], "expired")
         return actions
 
     def _stranded(self, down_since: float, now: float) -> list[Action]:
@@ -127,7 +124,7 @@ class Scheduler:
         if due_at is None or due_at <= now:
             wait_s, waiting = state.settings.wait_when_down_s, state.waiting.all_entries()
             until = {entry: max(down_since, entry.item.arrived_at) + wait_s for entry in waiting}
-            actions = state.give_up([entry for entry, at in until.items() if at <= now], Refusal.BACKEND_DOWN)
+            actions = state.give_up([entry for entry, at in until.items() if at <= now], "backend_down")
             self._stranded_check_at = min((at for at in until.values() if at > now), default=None)
         if not len(state.waiting):
             self._stranded_check_at = None
@@ -137,12 +134,12 @@ class Scheduler:
 
     def _homeless(self) -> list[Action]:
         """Items for any model, where there is none any more and nothing would bring one. What is paused brings none, and waits on."""
-        state, paused = self.state, self.state.orders.paused
+        state, paused = self.state, self.state.paused
         entries = [entry for entry in state.waiting.entries(None) if not (paused and entry.external)]
         able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
-        if state.orders.wanted or len(entries) < able:
+        if state.wanted or len(entries) < able:
             return []
-        why = Refusal.NO_MODEL if state.home is None else Refusal.NEVER_FITS
+        why: Refusal = "no_model" if state.home is None else "never_fits"
         return state.give_up([entry for entry in entries if state.home_for(entry) is None], why)
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:

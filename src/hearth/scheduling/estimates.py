@@ -1,14 +1,18 @@
-"""What the scheduler has learned from finished work: speeds, output lengths, sizes of prompts and what a swap costs.
+"""What the scheduler has learned: speeds, lengths of answers, sizes of prompts, what a swap costs, and when callers come back.
 
 All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap observation is capped at 60 s (or the
-target's own median, where that is more) so that one cold start does not spoil the average.
+target's own median, where that is more) so that one cold start does not spoil the average. The last gaps of a caller are kept as they
+were: their shape matters (many short and a few long ones), which no average shows.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any, TypeVar
 
 from hearth.types import QueueItem, Usage, WorkKind
@@ -33,11 +37,18 @@ KEPT_CALLERS = 1000  # of those, so many of the latest outlive a restart
 LEAST_REST = 0.1  # of an answer that is as long as such answers are, this share of their length is expected to be still to come
 IDLE_ENDS = 32  # idle times that are remembered of each set of models in memory
 MAX_IDLE_SETS = 64  # sets of models of which they are remembered; the one that was not idle for longest goes first
+GAPS = 32  # gaps that are remembered of each habit
+MAX_HABITS = 1024  # habits that are remembered; the one that was not seen for longest goes first
+STEPS = 8  # steps from one model to the next that are remembered of each caller and model
+RECENT = 4  # callers of a model that may be the next to come back to it
 FORMAT = 1
 MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
 _GENERATE = WorkKind.GENERATE  # looked up once: in Python 3.11 that takes as long as calling a function
 
 K = TypeVar("K")
+V = TypeVar("V")
+Key = tuple[str, str, bool]  # (caller, model, the caller had other items open)
+Step = tuple[str, float]  # a caller with nothing else open asked for this model, so many seconds after its last answer
 IdleEnd = tuple[float, float, str]
 """(seconds that an idle time took, weight of the band that ended it, model that was asked for, "" for any)"""
 
@@ -202,3 +213,88 @@ class Estimates:
 def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
     """Without what cannot have been measured: nothing, less than nothing, or more than all of this world."""
     return {key: float(value) for key, value in found if 0 < value <= MOST}
+
+
+@dataclass(slots=True, eq=False)
+class Habit:
+    """When a caller comes back to a model. `since` is its last end there; `waits`: it had other items open then."""
+
+    since: float
+    waits: bool
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
+
+
+class Arrivals:
+    """When work comes, changed by the scheduler alone. `open_callers`: of each item that was accepted already.
+
+    A gap runs from the end of a caller's item to the caller's next item for that model, and is noted only if nobody else used the model in
+    between: that is the situation in which it is asked for. What a caller has still open with us makes a difference, since it may be
+    waiting for that; so its gaps are kept apart for both cases. Of each caller it is also learned which model it asks for after which.
+    """
+
+    def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
+        self.learns = learns  # facts are reported here: not where the policy reads nothing of it, as that is a fourth of all the work
+        self._habits: dict[Key, Habit] = {}
+        self._recent: dict[str, list[Key]] = {}
+        self._answered: dict[str, tuple[str, float]] = {}
+        self._steps: dict[tuple[str, str], deque[Step]] = {}
+        self._open: dict[str, int] = Counter(open_callers)
+
+    def arrived(self, caller: str, model: str | None, now: float) -> None:
+        """An item has come."""
+        is_open = self._open.get(caller, 0)
+        self._open[caller] = is_open + 1
+        last = self._answered.get(caller)
+        if last is not None and not is_open and model is not None:
+            steps = self._steps.get((caller, last[0])) or deque(maxlen=STEPS)
+            steps.append((model, now - last[1]))
+            _note_last(self._steps, (caller, last[0]), steps)
+
+    def came_back(self, caller: str, model: str, now: float) -> None:
+        """An item has come for a model for which nothing waited and on which nothing ran."""
+        for key in self._recent.get(model, ()):
+            habit = self._habits.get(key)
+            if key[0] == caller and habit is not None:
+                answered = habit.waits and self._answered.get(caller, ("", 0.0))[1] > habit.since
+                habit.gaps.append(inf if answered else now - habit.since)
+
+    def left(self, caller: str) -> None:
+        """An item is gone, however it ended. Reported before `ended`."""
+        count = self._open.pop(caller) - 1
+        if count:
+            self._open[caller] = count
+
+    def ended(self, caller: str, model: str, now: float) -> None:
+        """An item has run to its end."""
+        _note_last(self._answered, caller, (model, now))
+        key = (caller, model, caller in self._open)
+        habit = self._habits.get(key) or Habit(now, key[2])
+        habit.since = now
+        _note_last(self._habits, key, habit)
+        others = [other for other in self._recent.get(model, ()) if other[0] != caller]
+        self._recent[model] = [key, *others[: RECENT - 1]]
+
+    def next_steps(self) -> list[Step]:
+        """What the caller that was answered last did after such answers before, the latest last."""
+        if not self._answered:
+            return []
+        caller = next(reversed(self._answered))
+        return list(self._steps.get((caller, self._answered[caller][0]), ()))
+
+    def habits(self, model: str) -> list[Habit]:
+        """The habits of those who used a model last, the latest first."""
+        return [habit for key in self._recent.get(model, ()) if (habit := self._habits.get(key)) is not None]
+
+    def unlearning(self) -> Arrivals:
+        """The same knowledge for a forecast, which learns nothing from what it makes up."""
+        twin = copy(self)
+        twin.learns = False
+        return twin
+
+
+def _note_last(known: dict[K, V], key: K, value: V) -> None:
+    """Write as the latest of at most `MAX_HABITS`."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > MAX_HABITS:
+        del known[next(iter(known))]

@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import count
 
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.actions import Action, Dispatch, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.packing import budget_tokens
+from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.residency import Residency, Resident, Swap
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Lane, QueueItem, Sequence, Usage
 
 HORIZON_ITEMS = 100  # so many waiting items are run forward (3 to 5 ms); what stands behind them is reckoned from their mean pace
@@ -64,13 +64,9 @@ class _Shadow:
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
         mine = self._brain.state
-        mine.active, mine.interruptions = state.active, state.interruptions
-        mine.orders, mine.cleared_for, mine.announced = (
-            replace(state.orders, loads=dict(state.orders.loads)),
-            state.cleared_for,
-            state.announced,
-        )
-        mine.not_before, mine.rounds = dict(state.not_before), dict(state.rounds)
+        for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced"):
+            setattr(mine, name, getattr(state, name))
+        mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
         mine.residency = state.residency.copied(mine.estimates)
         mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
@@ -86,7 +82,7 @@ class _Shadow:
         running = {sequence: replace(entry) for sequence, entry in resident.running.items()}
         for entry in running.values():
             self._brain.state.entries[entry.item.sequence] = entry
-            if entry.place is Place.STOPPING:
+            if entry.place == "stopping":
                 self._at(self._began_at, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
             else:
                 self._at_end(entry, self._began_at + remaining_s(entry, self._began_at))
@@ -123,7 +119,7 @@ class _Shadow:
                 self._starts.setdefault(sequence, now - self._began_at)
                 self._open.discard(sequence)
                 self._at_end(state.entries[sequence], state.entries[sequence].expected_end_at)
-            case Preempt(sequence=sequence, attempt=attempt) | Cut(sequence=sequence, attempt=attempt):
+            case Stop(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
             case Load(model=model) if state.residency.swap is not None:
                 swap = state.residency.swap
@@ -158,7 +154,7 @@ def is_rough(state: State, newcomer: str | None = None) -> bool:
 
 def is_paused(state: State, lane: Lane) -> bool:
     """Does the work of this lane wait until the owner says otherwise?"""
-    return state.orders.paused and lane is Lane.EXTERNAL
+    return state.paused and lane is Lane.EXTERNAL
 
 
 def slot_is_free(state: State, item: QueueItem) -> bool:

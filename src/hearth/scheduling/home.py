@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
@@ -27,7 +26,7 @@ SURE = 0.8
 
 def idle_ended(state: State, item: QueueItem, now: float) -> None:
     """Learn from the item that ends an idle time, where that began with the home model out of memory."""
-    models, may_start = state.idle_with, not state.orders.paused or item.band <= Band.BACKGROUND
+    models, may_start = state.idle_with, not state.paused or item.band <= Band.BACKGROUND
     if state.idle_since is None or models is None or state.comes_back in {None, *models} or not may_start:
         return
     state.estimates.learn_idle_end(models, (now - state.idle_since, WEIGHTS.get(item.band, 1.0), item.model or ""))
@@ -45,13 +44,13 @@ def restore(state: State, placement: Placement, now: float) -> None:
     if now < due_at:
         state.wake_at(due_at)
     else:
-        placement.make_room(home, SwapReason.HOME)
+        placement.make_room(home, "home")
 
 
 def _may_load(state: State, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
     residency = state.residency
-    return not (state.orders.wanted or model in residency.residents or residency.swap is not None or residency.never_fits(model))
+    return not (state.wanted or model in residency.residents or residency.swap is not None or residency.never_fits(model))
 
 
 def delay_s(state: State, home: str) -> float:
@@ -85,7 +84,7 @@ def delay_s(state: State, home: str) -> float:
 def preload(state: State, placement: Placement, now: float) -> None:
     """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
     idle_since = state.idle_since
-    if state.orders.paused or state.pinned is not None or idle_since is None or state.preloaded_at == idle_since:
+    if state.paused or state.pinned is not None or idle_since is None or state.preloaded_at == idle_since:
         return
     target = _expected(state, now) if POLICIES[state.settings.scheduling.policy].preloads else None
     if target is None or not _may_load(state, target):
@@ -93,7 +92,7 @@ def preload(state: State, placement: Placement, now: float) -> None:
     if now < idle_since + SETTLE_S:
         state.wake_at(idle_since + SETTLE_S)
         return
-    placement.make_room(target, SwapReason.EXPECTED)
+    placement.make_room(target, "expected")
     if target in state.residency.residents:
         state.preloaded_at = idle_since
 
@@ -104,10 +103,10 @@ def _expected(state: State, now: float) -> str | None:
     The caller was back late enough for a load to help, will be back before the home model is due, and is not late already.
     """
     steps = state.arrivals.next_steps()
-    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or any(state.near_tasks(now)):
+    if len(steps) < MIN_STEPS or {model for model, _ in steps} <= state.residency.residents.keys() or any(state.near_tasks(now)):
         return None
-    model, count = Counter(step.model for step in steps).most_common(1)[0]
-    gaps_s = [step.gap_s for step in steps if step.model == model]
+    model, count = Counter(model for model, _ in steps).most_common(1)[0]
+    gaps_s = [gap_s for asked_for, gap_s in steps if asked_for == model]
     quiet_s = now - (state.idle_since or now)
     if count < SURE * len(steps) or not state.has(model) or min(gaps_s) <= SETTLE_S or quiet_s >= max(gaps_s):
         return None

@@ -7,8 +7,7 @@ not the item's current one are ignored.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hearth.types import QueueItem, Sequence, Usage, value
 
@@ -16,12 +15,9 @@ if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 
-class Fault(StrEnum):
-    """Why an attempt ended without an answer."""
-
-    BACKEND_GONE = "backend_gone"  # the connection failed or ended early; resent once if nothing was forwarded
-    FIRST_BYTE_TIMEOUT = "first_byte_timeout"  # the model may be wedged, so it is unloaded and loaded again; resent once
-    FATAL = "fatal"  # resending cannot help
+Fault: TypeAlias = Literal["backend_gone", "first_byte_timeout", "fatal"]
+"""Why an attempt ended without an answer: the connection failed or ended early, which is resent once if nothing was forwarded; no first
+byte came, after which the model is loaded again, too; or resending cannot help."""
 
 
 class Input:
@@ -36,13 +32,6 @@ class OfAttempt(Input):
 
     sequence: Sequence
     attempt: int
-
-
-@value
-class OfModel(Input):
-    """A fact about one model."""
-
-    model: str
 
 
 @value
@@ -85,7 +74,7 @@ class Failed(OfAttempt):
 
 @value
 class Stopped(OfAttempt):
-    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed."""
+    """The attempt was stopped because a `Stop` asked for it; its connection is closed."""
 
     kept_tokens: int = 0  # of its answer, which its next attempt does not write again but only reads; 0 where it starts over
 
@@ -98,29 +87,35 @@ class Cancelled(Input):
 
 
 @value
-class Loaded(OfModel):
+class Loaded(Input):
     """The model is verified resident: by our load, or found so."""
 
+    model: str
     vram_mib: float | None = None  # what it occupies, None where unknown
     embeds: bool = False  # it seems to be made for embeddings alone
 
 
 @value
-class LoadFailed(OfModel):
+class LoadFailed(Input):
     """Our load ended without the model being resident."""
 
+    model: str
     permanent: bool = False  # trying once more cannot help (not installed, timed out)
     unlisted: bool = False  # the model server said that it is loaded, and does not list it
 
 
 @value
-class Unloaded(OfModel):
+class Unloaded(Input):
     """The model is verified gone: by our unload, or found so."""
+
+    model: str
 
 
 @value
-class UnloadFailed(OfModel):
+class UnloadFailed(Input):
     """The model we asked to go is still listed after the time that takes."""
+
+    model: str
 
 
 @value
@@ -140,13 +135,10 @@ class GpuSampled(Input):
 
 
 @value
-class BackendDown(Input):
-    """The backend does not answer."""
+class BackendState(Input):
+    """The backend answers (`up`), or does not."""
 
-
-@value
-class BackendUp(Input):
-    """The backend answers."""
+    up: bool
 
 
 @value
@@ -192,13 +184,11 @@ class ModelPinned(Input):
 
 
 @value
-class LoadOrdered(OfModel):
-    """The owner wants a model in memory."""
+class ModelOrdered(Input):
+    """The owner wants a model in memory (`comes`), or out of it."""
 
-
-@value
-class UnloadOrdered(OfModel):
-    """The owner wants a model out of memory."""
+    model: str
+    comes: bool
 
 
 @value

@@ -13,26 +13,38 @@
    `residency_factor` times what the swap costs: a bare age limit would turn overload into nothing but swapping.
 6. The pinned model is reserved before any external band; while the owner has external work paused, these bands are left out. The owner's
    own loads and unloads come last.
+
+Into the free slots of a model go rounds of its line, as in roseinfer's prefill admission packing: a model that serves several requests at
+once reads the prompts of those that come together, so one long prompt keeps everybody's first byte waiting. A round is so many prompt
+tokens (`packing.prefill_max_tokens`) of one band; the next begins when the prompts of those of its own or a more urgent band are read: the
+first byte has come, or as much time has passed as reading takes. `fifo` takes a round from the head of the line. `pack` looks at the first
+`lookahead` items and takes the smallest prompts first, as many as fit, while more than one slot is free; every `force_fifo_every`-th round
+goes in order, so that a large prompt is not passed for ever. Chosen items start in the order of the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
+from hearth.config.choices import PackingMode
 from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
-from hearth.scheduling.packing import is_reading, next_round
 from hearth.scheduling.policies import POLICIES, Candidate
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
-from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import BANDS, Entry, Place
+from hearth.scheduling.waiting import BANDS, Entry
 from hearth.types import Band, WorkKind
 
-WAITED_FOR = frozenset({SwapReason.WAITING, SwapReason.OVERDUE})
+if TYPE_CHECKING:
+    from hearth.config.settings import PackingSettings
+
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
-_WAITING, _INTERRUPTED, _RUNNING, _EMBED = SwapReason.WAITING, Band.INTERRUPTED, Place.RUNNING, WorkKind.EMBED
+_INTERRUPTED, _EMBED, _PACK = Band.INTERRUPTED, WorkKind.EMBED, PackingMode.PACK
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+
+PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
 
 Lines = Mapping[str | None, list[Entry]]
 
@@ -56,7 +68,7 @@ class Placement:
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
-        state, orders = self._state, self._state.orders
+        state = self._state
         if state.cleared_for is not None and not state.waits_for(state.cleared_for[0]):
             state.cleared_for = None
         self._unsettled = [resident for resident in self._residents.values() if not resident.settled]
@@ -64,10 +76,10 @@ class Placement:
         for band, lines in zip(BANDS, state.waiting.lines, strict=True):
             if band is _INTERRUPTED and pinned is not None:
                 self._claimed.add(pinned)
-            if lines and not (orders.paused and band in EXTERNAL_BANDS):
+            if lines and not (state.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
         self._unload_suspects()
-        if orders.loads:
+        if state.ordered:
             self._obey()
         return self._actions
 
@@ -94,7 +106,7 @@ class Placement:
         """Begin a swap to the target: everything goes that is in its way."""
         if any(self._left_alone(name) for name in evict):
             return
-        is_waited_for = why in WAITED_FOR
+        is_waited_for = why in {"waiting", "overdue"}
         self._state.cleared_for = (target, why) if is_waited_for else None
         for resident in self._unsettled if is_waited_for else ():
             if resident.model in evict and not resident.settled:
@@ -108,28 +120,28 @@ class Placement:
         if not suspects or self._state.residency.swap is not None:
             return
         if idle := tuple(model for model in suspects if not self._left_alone(model)):
-            self._unload(idle[0], idle, SwapReason.RELOAD)
+            self._unload(idle[0], idle, "reload")
 
     def _obey(self) -> None:
         """Do what the owner has ordered, as far as nothing that waits is in its way."""
-        state, orders = self._state, self._state.orders
-        for model in orders.unwanted:
+        state = self._state
+        for model in state.unwanted:
             if model not in self._residents or state.is_asked_for(model):
-                orders.settle(model)
-        idle = tuple(model for model in orders.unwanted if state.is_there(model) and not self._left_alone(model))
+                state.settle(model)
+        idle = tuple(model for model in state.unwanted if state.is_there(model) and not self._left_alone(model))
         if idle and state.residency.swap is None and state.cleared_for is None:
-            self._unload(idle[0], idle, SwapReason.OWNER)
+            self._unload(idle[0], idle, "owner")
             for model in idle:
-                orders.settle(model)
-        for model in orders.wanted:
+                state.settle(model)
+        for model in state.wanted:
             beside = state.cleared_for is None and state.residency.eviction_for(model, ()) == ()
             if model not in self._residents and (beside or state.at_rest):
-                self.make_room(model, SwapReason.OWNER)
+                self.make_room(model, "owner")
 
     def _serve_band(self, band: Band, lines: Lines) -> None:
         """Serve line by line, until each is empty or has to wait."""
         for resident in self._unsettled:
-            if not resident.settled and resident.phase is Phase.READY:
+            if not resident.settled and resident.phase == "ready":
                 best = self._state.waiting.best_band(resident.model)
                 if best is not None and (best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))):
                     self._claimed.add(resident.model)
@@ -145,7 +157,7 @@ class Placement:
     def _insists(self, model: str) -> bool:
         """Does the first item that waits for what was just loaded, an external one, start whoever else wants the memory?"""
         entry = self._state.waiting.entries(model)[0]
-        return protected(self._state, entry) and not self._state.orders.paused and not self._state.is_held(entry, self._now)
+        return protected(self._state, entry) and not self._state.paused and not self._state.is_held(entry, self._now)
 
     def _choose(self, band: Band, heads: list[Entry]) -> tuple[Entry | None, SwapReason]:
         """The head to serve next; None: the policy holds what is in memory, and nothing that remains of the band is served."""
@@ -153,7 +165,7 @@ class Placement:
             unsettled = {resident.model for resident in self._unsettled if not resident.settled and self._is_usable(resident)}
             served_first = [entry for entry in heads if entry.item.model in unsettled]
             if served_first:
-                return min(served_first, key=lambda entry: entry.key), _WAITING
+                return min(served_first, key=lambda entry: entry.key), "waiting"
         if self._state.cleared_for is not None:
             model, why = self._state.cleared_for
             expected = next((entry for entry in heads if entry.item.model == model), None)
@@ -163,12 +175,12 @@ class Placement:
         candidates = [Candidate(entry, state, band, now, resident=self._stays(entry.item.model), keep=self._claimed) for entry in heads]
         overdue = self._overdue(candidates)
         if overdue is not None:
-            return overdue.entry, SwapReason.OVERDUE
+            return overdue.entry, "overdue"
         choice = self._policy.choose(candidates, state, now)
         if isinstance(choice, Candidate):
-            return choice.entry, _WAITING
+            return choice.entry, "waiting"
         self._hold(band, choice)
-        return None, _WAITING
+        return None, "waiting"
 
     def _overdue(self, candidates: list[Candidate]) -> Candidate | None:
         """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
@@ -219,7 +231,7 @@ class Placement:
                 return self._admit(entry, resident)
             self._claimed.add(model)
             self._actions += yield_slots(self._state, entry, [resident], band, self._now)
-        elif resident.phase is Phase.LOADING:
+        elif resident.phase == "loading":
             self._claimed.add(model)
         return False
 
@@ -234,7 +246,7 @@ class Placement:
         if ready:
             self._actions += yield_slots(self._state, entry, ready, band, self._now)
         elif home is not None and home not in self._residents and all(resident.embeds for resident in residents):
-            self.make_room(home, _WAITING, entry)
+            self.make_room(home, "waiting", entry)
         return False
 
     def _admit(self, head: Entry, resident: Resident) -> bool:
@@ -258,7 +270,7 @@ def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispat
     """Give a waiting entry a slot."""
     item, model = entry.item, resident.model
     state.waiting.remove(entry)
-    entry.place = _RUNNING
+    entry.place = "running"
     entry.attempts += 1
     entry.model = model
     entry.dispatched_at = now
@@ -270,3 +282,54 @@ def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispat
         resident.embeds = True
     state.residency.used(resident, now)
     return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
+
+
+def budget_tokens(settings: PackingSettings) -> int | None:
+    """Prompt tokens of one round; None where there are no rounds."""
+    if settings.prefill_max_tokens is None and settings.mode is _PACK:
+        return PACK_TOKENS
+    return settings.prefill_max_tokens
+
+
+def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) -> list[int]:
+    """Indices of what fits into a round, ascending: the cheapest if it packs, else from the front; one alone always goes."""
+    order = sorted(range(len(costs)), key=lambda index: costs[index]) if packs else range(len(costs))
+    found, used = list[int](), 0.0
+    for index in order[:slots]:
+        if used + costs[index] > budget and (packs or found):
+            break
+        found.append(index)
+        used += costs[index]
+    return sorted(found) or [0]
+
+
+def next_round(state: State, head: Entry, resident: Resident, now: float) -> list[Entry]:
+    """What to start now of the line that `head` is first of, and may start, on a resident with a free slot; nothing during a round."""
+    if resident.parallel == 1:
+        return [head]
+    settings = state.settings.scheduling.packing
+    budget = budget_tokens(settings)
+    if budget is None:
+        return [head]
+    if is_reading(state, resident, head.band, now):
+        return []
+    place = (resident.model, head.band)
+    number = state.rounds[place] = state.rounds.get(place, 0) + 1
+    slots, every = resident.free_slots, settings.force_fifo_every
+    packs = settings.mode is _PACK and slots > 1 and not (every > 0 and number % every == 0)
+    line = state.waiting.lines[head.band][head.item.model][: settings.lookahead if packs else slots]
+    window = [entry for entry in line if entry is head or not state.is_held(entry, now)]
+    costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
+    return [window[index] for index in chosen(costs, slots=slots, budget=budget, packs=packs)]
+
+
+def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool:
+    """Are prompts of this band or a more urgent one still being read? Asks to be woken when they ought to be done."""
+    if resident.parallel == 1 or budget_tokens(state.settings.scheduling.packing) is None:
+        return False
+    unread = [entry for entry in resident.running.values() if entry.first_byte_at is None and entry.band <= band]
+    until = max((entry.dispatched_at + state.estimates.prompt_s(entry.item, resident.model) for entry in unread), default=now)
+    if until <= now:
+        return False
+    state.wake_at(until)
+    return True

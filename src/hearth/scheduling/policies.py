@@ -42,8 +42,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hearth.config.choices import PolicyName
-from hearth.scheduling.arrivals import Habit
-from hearth.scheduling.residency import Phase
+from hearth.scheduling.estimates import Habit
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
@@ -145,7 +144,7 @@ def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
 def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
     """What `affinity` is forced by: all that is in memory has earned its place, whether or not it has to go."""
     residents = state.residency.residents.values()
-    return all(earned(state, each.model, oldest.model, now) for each in residents if each.phase is Phase.READY)
+    return all(earned(state, each.model, oldest.model, now) for each in residents if each.phase == "ready")
 
 
 def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:

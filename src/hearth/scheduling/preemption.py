@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from hearth.config.choices import StartedStreams, UnreplayableStreams
-from hearth.scheduling.actions import Action, Cut, Hold, Preempt
+from hearth.scheduling.actions import Action, Hold, Stop
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Way
 
 WEIGHTS: Mapping[Band, float] = MappingProxyType({Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3})
@@ -82,7 +82,7 @@ def _holds(state: State, staying: Iterable[Entry]) -> list[Action]:
 
 
 def _may_yield(state: State, entry: Entry) -> bool:
-    return entry.external and entry.place is Place.RUNNING and not protected(state, entry)
+    return entry.external and entry.place == "running" and not protected(state, entry)
 
 
 def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
@@ -116,7 +116,7 @@ def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
 
 def _leaving(state: State, entry: Entry, now: float) -> bool:
     """It is stopping, or will end by itself very soon."""
-    if entry.place is Place.STOPPING:
+    if entry.place == "stopping":
         return True
     remaining_s = entry.expected_end_at - now
     if 0 < remaining_s <= state.settings.scheduling.preempt_min_remaining_s:
@@ -127,5 +127,5 @@ def _leaving(state: State, entry: Entry, now: float) -> bool:
 
 def _stop(state: State, entry: Entry) -> Action:
     entry.cut = not interruptible(state, entry)
-    entry.place = Place.STOPPING
-    return (Cut if entry.cut else Preempt)(sequence=entry.item.sequence, attempt=entry.attempts)
+    entry.place = "stopping"
+    return Stop(sequence=entry.item.sequence, attempt=entry.attempts, how="cut" if entry.cut else "preempt")

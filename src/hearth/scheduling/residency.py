@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import combinations, islice
 from math import exp, inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
@@ -28,17 +27,6 @@ USE_MEMORY_S = 1800.0  # a use so long ago counts 1/e of one now
 MAX_USED = 1000  # models whose uses are remembered; the one that was not used for longest goes first
 
 
-class Phase(Enum):
-    """Life of a resident."""
-
-    LOADING = "loading"
-    READY = "ready"
-    UNLOADING = "unloading"
-
-
-_READY = Phase.READY  # looked up once: in Python 3.11 that takes as long as calling a function
-
-
 @dataclass(slots=True, eq=False)
 class Resident:
     """One model in memory or on its way in or out."""
@@ -47,7 +35,7 @@ class Resident:
     reserved_mib: float | None  # None where its need is unknown
     parallel: int  # its slots
     task_type: str | None = None  # the task that it was loaded for, whose VRAM budget may stand in for the model's own
-    phase: Phase = Phase.LOADING
+    phase: Literal["loading", "ready", "unloading"] = "loading"
     loaded_at: float = 0.0  # when it became ready; what it has served since then is measured from here
     last_used_at: float = 0.0
     waiting_at_load: int = 0  # how many waited for it when it became ready
@@ -67,12 +55,12 @@ class Resident:
     @property
     def is_leaving(self) -> bool:
         """It is on its way out, or will be."""
-        return self.suspect or self.phase is Phase.UNLOADING
+        return self.suspect or self.phase == "unloading"
 
     @property
     def serves(self) -> bool:
         """It can be sent work."""
-        return self.phase is _READY and not self.suspect
+        return self.phase == "ready" and not self.suspect
 
 
 @dataclass(slots=True, eq=False)
@@ -237,7 +225,7 @@ class Residency:
         self.swaps_begun += 1
         self.swap = Swap(why, now)
         for model in models:
-            self.residents[model].phase = Phase.UNLOADING
+            self.residents[model].phase = "unloading"
 
     @property
     def latest_first(self) -> list[Resident]:
@@ -247,12 +235,12 @@ class Residency:
     @property
     def loading(self) -> str | None:
         """The model that the swap under way brings in; None while it makes room."""
-        return next((resident.model for resident in self.residents.values() if resident.phase is Phase.LOADING), None)
+        return next((resident.model for resident in self.residents.values() if resident.phase == "loading"), None)
 
     @property
     def unloading(self) -> list[str]:
         """The models that the swap under way removes."""
-        return [resident.model for resident in self.residents.values() if resident.phase is Phase.UNLOADING]
+        return [resident.model for resident in self.residents.values() if resident.phase == "unloading"]
 
     def loaded(self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False) -> Swap | None:
         """The model is ready. Returns the swap that this completes, None where nobody asked for it."""
@@ -264,7 +252,7 @@ class Residency:
             if swap is None:
                 return None
         resident = known or self._add(model)
-        resident.phase, resident.loaded_at, resident.settled, resident.embeds = Phase.READY, now, swap is None, embeds
+        resident.phase, resident.loaded_at, resident.settled, resident.embeds = "ready", now, swap is None, embeds
         self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
@@ -291,18 +279,18 @@ class Residency:
     def unloaded(self, model: str, now: float) -> None:
         """The model is gone; with the last one that had to go the memory is ready for the next decision."""
         resident = self.residents.get(model)
-        if resident is None or resident.phase is Phase.LOADING or (resident.phase is Phase.READY and resident.running):
+        if resident is None or resident.phase == "loading" or (resident.phase == "ready" and resident.running):
             return
         del self.residents[model]
-        if resident.phase is Phase.UNLOADING:
+        if resident.phase == "unloading":
             self._vacated = tuple(sorted((*self._vacated, model)))
             self._cleared(now)
 
     def unload_failed(self, model: str, now: float) -> None:
         """The model would not go: it counts as resident and is not trusted with work, so that it is unloaded again."""
         resident = self.residents.get(model)
-        if resident is not None and resident.phase is Phase.UNLOADING:
-            resident.phase, resident.suspect = Phase.READY, True
+        if resident is not None and resident.phase == "unloading":
+            resident.phase, resident.suspect = "ready", True
             self._cleared(now)
 
     def _cleared(self, now: float) -> None:

@@ -8,45 +8,15 @@ from heapq import heappush
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
-from hearth.scheduling.arrivals import Arrivals
-from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.residency import Phase, Residency
-from hearth.scheduling.waiting import BANDS, Entry, Place, WaitingRoom
+from hearth.scheduling.estimates import Arrivals, Estimates
+from hearth.scheduling.residency import Residency
+from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
 from hearth.types import Band, Lane, Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 Deadlines = list[tuple[float, Sequence]]  # a heap of (instant, item); what no longer applies is dropped when it comes up
-
-
-@dataclass(slots=True, eq=False)
-class Orders:
-    """The owner's orders in force; the latest order for a model counts."""
-
-    paused: bool = False  # external work waits, whatever is free
-    pinned: str | None = None  # the model to come back to; no external item's swap may evict it
-    loads: dict[str, bool] = field(default_factory=dict)  # by model, ordered first first: is it to come into memory, or to go?
-
-    @property
-    def wanted(self) -> list[str]:
-        """Models to bring in as soon as nothing more urgent needs the room."""
-        return [model for model, comes in self.loads.items() if comes]
-
-    @property
-    def unwanted(self) -> list[str]:
-        """Models to unload as soon as no swap is under way; an arrival for one makes its order void."""
-        return [model for model, comes in self.loads.items() if not comes]
-
-    def order(self, model: str, *, comes: bool) -> None:
-        """Bring it in, or unload it."""
-        if self.loads.get(model) is not comes:
-            self.settle(model)
-            self.loads[model] = comes
-
-    def settle(self, model: str) -> None:
-        """Whatever was ordered for this model is done, void or in vain."""
-        self.loads.pop(model, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +35,10 @@ class State:
     active: bool = True  # within active hours, when internal work may interrupt
     draining: bool = False
     down_since: float | None = None  # the backend has not answered since then; None while it does
-    orders: Orders = field(default_factory=Orders)
+    paused: bool = False  # by the owner: external work waits, whatever is free
+    pinned_name: str | None = None  # the model that the owner wants to come back to, installed or not
+    # the latest order of the owner for each model, ordered first first: is it to come into memory, or to go?
+    ordered: dict[str, bool] = field(default_factory=dict)
     announced: tuple[tuple[float, str], ...] = ()  # (instant, task type) of announced internal tasks, the soonest first
     interruptions: int = 0  # numbers the interruptions, so that the latest goes first
     failures: dict[str, int] = field(default_factory=dict)  # consecutive load or unload failures by model
@@ -87,7 +60,26 @@ class State:
     @property
     def running(self) -> list[Entry]:
         """Entries with an attempt under way, stopping ones included."""
-        return [entry for entry in self.entries.values() if entry.place is not Place.WAITING]
+        return [entry for entry in self.entries.values() if entry.place != "waiting"]
+
+    @property
+    def wanted(self) -> list[str]:
+        """Models that the owner wants in memory as soon as nothing more urgent needs the room."""
+        return [model for model, comes in self.ordered.items() if comes]
+
+    @property
+    def unwanted(self) -> list[str]:
+        """Models that the owner wants unloaded as soon as no swap is under way; an arrival for one makes its order void."""
+        return [model for model, comes in self.ordered.items() if not comes]
+
+    def order(self, model: str, *, comes: bool) -> None:
+        if self.ordered.get(model) is not comes:
+            self.ordered.pop(model, None)
+            self.ordered[model] = comes
+
+    def settle(self, model: str) -> None:
+        """Whatever was ordered for this model is done, void or in vain."""
+        self.ordered.pop(model, None)
 
     @property
     def home(self) -> str | None:
@@ -97,9 +89,8 @@ class State:
 
     @property
     def pinned(self) -> str | None:
-        """The model that the owner has pinned, None where there is none or it is not installed."""
-        pinned = self.orders.pinned
-        return pinned if pinned is not None and self.has(pinned) else None
+        """The model that no external item's swap may evict, None where there is none or it is not installed."""
+        return self.pinned_name if self.pinned_name is not None and self.has(self.pinned_name) else None
 
     @property
     def comes_back(self) -> str | None:
@@ -109,7 +100,7 @@ class State:
     @property
     def at_rest(self) -> bool:
         """Nothing runs, and nothing waits that may start."""
-        return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.orders.paused else 0)
+        return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.paused else 0)
 
     def has(self, model: str) -> bool:
         """Whether the model server may have this model: it lists it, or has listed nothing yet."""
@@ -123,11 +114,11 @@ class State:
     def is_there(self, model: str) -> bool:
         """Is this model in memory, and not on its way out?"""
         resident = self.residency.residents.get(model)
-        return resident is not None and resident.phase is Phase.READY
+        return resident is not None and resident.phase == "ready"
 
     def waits_for(self, model: str) -> int:
         """How many wait for exactly this model that may start."""
-        return self.waiting.up_to(Band.BACKGROUND if self.orders.paused else BANDS[-1], model)
+        return self.waiting.up_to(Band.BACKGROUND if self.paused else BANDS[-1], model)
 
     def runs_on(self, model: str) -> bool:
         """Does anything run on this model?"""

@@ -11,15 +11,15 @@ import heapq
 from typing import TYPE_CHECKING
 
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, Requeue, SwapReason
-from hearth.scheduling.arrivals import Arrivals
+from hearth.scheduling.actions import Action, Fail, Requeue, Stop
+from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.packing import budget_tokens
+from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence, Usage, WorkKind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ RESENDS = 1  # attempts that a backend fault may undo before the item is given u
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
-_RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITING, Band.EXTERNAL, Lane.EXTERNAL
+_EXTERNAL_BAND, _EXTERNAL_LANE = Band.EXTERNAL, Lane.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
@@ -45,15 +45,15 @@ def take_in(state: State, fact: Input, now: float) -> list[Action] | None:
             return _arrived(state, item, now)
         case inputs.OfAttempt(sequence=sequence, attempt=attempt):
             entry = state.entries.get(sequence)
-            is_over = entry is None or entry.place is _WAITING or entry.attempts != attempt
+            is_over = entry is None or entry.place == "waiting" or entry.attempts != attempt
             return None if entry is None or is_over else _of_attempt(state, entry, fact, now)
         case inputs.Cancelled(sequences=sequences):
             return [action for sequence in sequences for action in _drop(state, sequence)]
         case inputs.PreemptRequested():
             yielding = [entry for entry in state.running if interruptible(state, entry)]
             for entry in yielding:
-                entry.place = Place.STOPPING
-            return [Preempt(sequence=entry.item.sequence, attempt=entry.attempts) for entry in yielding]
+                entry.place = "stopping"
+            return [Stop(sequence=entry.item.sequence, attempt=entry.attempts, how="preempt") for entry in yielding]
         case _:
             return _of_memory(state, fact, now)
 
@@ -76,9 +76,9 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
                 _loaded(state, come, now)
         case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
             state.residency.sample(capacity_mib, foreign_mib)
-        case inputs.BackendDown():
+        case inputs.BackendState(up=False):
             state.down_since = now if state.down_since is None else state.down_since
-        case inputs.BackendUp():
+        case inputs.BackendState():
             state.down_since = None
             state.not_before.clear()
             state.failures.clear()
@@ -91,22 +91,21 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
 
 def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0912 - a closed set, one case each
     """What the owner wants, and what the clock says."""
-    orders = state.orders
     match fact:
         case inputs.PolicyChanged(settings=settings):
             return _reconfigured(state, settings)
         case inputs.ExternalPaused(paused=paused):
-            orders.paused = paused
+            state.paused = paused
         case inputs.ModelPinned(model=model):
-            if orders.pinned is not None and orders.pinned != model:
-                orders.settle(orders.pinned)
-            orders.pinned, state.home_failures = model, 0
+            if state.pinned_name is not None and state.pinned_name != model:
+                state.settle(state.pinned_name)
+            state.pinned_name, state.home_failures = model, 0
             if model is not None:  # pinning asks for the model, too; unpinning takes that back
                 _want(state, model)
-        case inputs.LoadOrdered(model=model):
+        case inputs.ModelOrdered(model=model, comes=True):
             _want(state, model)
-        case inputs.UnloadOrdered(model=model):
-            orders.order(model, comes=False)
+        case inputs.ModelOrdered(model=model):
+            state.order(model, comes=False)
             if model == state.comes_back:  # left alone until something was loaded: else it would be back in a moment
                 state.home_failures = MAX_RESTORES
         case inputs.ModeChanged(active=active):
@@ -127,17 +126,17 @@ def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C
 
 def _want(state: State, model: str) -> None:
     if state.is_there(model):
-        state.orders.settle(model)
+        state.settle(model)
     else:
-        state.orders.order(model, comes=True)
+        state.order(model, comes=True)
 
 
 def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
     """Nothing to decide for an external item that comes to stand behind another of its own line."""
     if _never_fits(state, item):
-        return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
+        return [Fail(sequence=item.sequence, why="never_fits")]
     if _is_gone(state, item):
-        return [Fail(sequence=item.sequence, why=Refusal.NOT_INSTALLED)]
+        return [Fail(sequence=item.sequence, why="not_installed")]
     if state.idle_since is not None:
         idle_ended(state, item, now)
     if state.arrivals.learns:
@@ -172,7 +171,7 @@ def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) 
         case inputs.FirstByte(forwarded=forwarded):
             entry.first_byte_at, entry.forwarded = now, forwarded
             ends_no_round = budget_tokens(state.settings.scheduling.packing) is None or not len(state.waiting)
-            if entry.place is _RUNNING and ends_no_round:  # it only takes options away
+            if entry.place == "running" and ends_no_round:  # it only takes options away
                 return None
             if forwarded and not resumable(state, entry):
                 _go_on(entry)
@@ -191,9 +190,9 @@ def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) 
 
 
 def _go_on(entry: Entry) -> None:
-    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on."""
-    if entry.place is Place.STOPPING and not entry.cancelled and not entry.cut:
-        entry.place = Place.RUNNING
+    """Bytes that reached the caller while a `Stop` was on its way win: the shell lets such an attempt go on."""
+    if entry.place == "stopping" and not entry.cancelled and not entry.cut:
+        entry.place = "running"
 
 
 def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
@@ -210,12 +209,12 @@ def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
 
 def _failed(state: State, entry: Entry, fault: Fault, now: float) -> list[Action]:
     resident, is_down = state.residency.residents.get(entry.model or ""), state.down_since is not None
-    if fault is Fault.FIRST_BYTE_TIMEOUT and resident is not None:
+    if fault == "first_byte_timeout" and resident is not None:
         resident.suspect = True
     state.release(entry, now)
-    if entry.cancelled or fault is Fault.FATAL or entry.forwarded or (entry.resends >= RESENDS and not is_down):
+    if entry.cancelled or fault == "fatal" or entry.forwarded or (entry.resends >= RESENDS and not is_down):
         state.leave(entry)
-        return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why=Refusal.ATTEMPTS_EXHAUSTED)]
+        return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why="attempts_exhausted")]
     entry.resends += not is_down
     state.enqueue(entry)
     return [Requeue(sequence=entry.item.sequence)]
@@ -226,7 +225,7 @@ def _stopped(state: State, entry: Entry, kept_tokens: int, now: float) -> list[A
     state.release(entry, now)
     if entry.cancelled or entry.cut:
         state.leave(entry)
-        return [] if entry.cancelled else [Fail(sequence=sequence, why=Refusal.INTERRUPTED)]
+        return [] if entry.cancelled else [Fail(sequence=sequence, why="interrupted")]
     state.interruptions += 1
     entry.interrupts, entry.kept_tokens = entry.interrupts + 1, kept_tokens
     entry.band, entry.key = Band.INTERRUPTED, (-state.interruptions, *entry.key[1:])
@@ -239,12 +238,12 @@ def _drop(state: State, sequence: Sequence) -> list[Action]:
     entry = state.entries.get(sequence)
     if entry is None or entry.cancelled:
         return []
-    if entry.place is _WAITING:
+    if entry.place == "waiting":
         state.waiting.remove(entry)
         state.leave(entry)
         return []
-    was_running, entry.place, entry.cancelled = entry.place is _RUNNING, Place.STOPPING, True
-    return [Abort(sequence=sequence, attempt=entry.attempts)] if was_running else []
+    was_running, entry.place, entry.cancelled = entry.place == "running", "stopping", True
+    return [Stop(sequence=sequence, attempt=entry.attempts, how="abort")] if was_running else []
 
 
 def _loaded(state: State, fact: inputs.Loaded, now: float) -> None:
@@ -255,10 +254,10 @@ def _loaded(state: State, fact: inputs.Loaded, now: float) -> None:
     state.residency.residents[model].waiting_at_load = state.waiting.wants(model)
     state.estimates.learn_swap(swap.origin, model, now - swap.started_at + swap.cleared_s)
     state.failures.pop(model, None)
-    if model not in state.orders.unwanted:
+    if model not in state.unwanted:
         state.home_failures = 0
-        state.orders.settle(model)
-    if swap.why is SwapReason.OWNER:
+        state.settle(model)
+    if swap.why == "owner":
         state.idle_since, state.idle_with = now, None
 
 
@@ -269,7 +268,7 @@ def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Acti
         return []
     if fact.unlisted:
         state.residency.keep_alone(model)
-    if swap.why is SwapReason.HOME:
+    if swap.why == "home":
         state.home_failures += 1
     if state.down_since is not None and not permanent:
         return []
@@ -278,11 +277,11 @@ def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Acti
         state.not_before[model] = now + LOAD_RETRY_S
         return []
     state.failures.pop(model)
-    state.orders.settle(model)
+    state.settle(model)
     stranded = state.waiting.entries(model)
     if model == state.home and not state.residency.residents:
         stranded += state.waiting.entries(None)
-    return state.give_up(stranded, Refusal.LOAD_FAILED)
+    return state.give_up(stranded, "load_failed")
 
 
 def _unloaded(state: State, model: str, now: float) -> None:
@@ -297,17 +296,17 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     if state.failures[model] < 2:
         return []
     stranded = [entry for entry in state.waiting.all_entries() if not state.residency.serves(entry.item.model)]
-    return state.give_up(stranded, Refusal.LOAD_FAILED)
+    return state.give_up(stranded, "load_failed")
 
 
 def _listed(state: State, names: frozenset[str]) -> list[Action]:
     """What waits for a model that was deleted is told so before anything is unloaded for it."""
     state.installed = names
     state.home_failures = 0
-    for model in state.orders.wanted:
+    for model in state.wanted:
         if not state.has(model):
-            state.orders.settle(model)
-    return state.give_up([entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)], Refusal.NOT_INSTALLED)
+            state.settle(model)
+    return state.give_up([entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)], "not_installed")
 
 
 def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
@@ -319,10 +318,10 @@ def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
     state.rising.clear()  # nobody falls back to a lower band
     for entry in waiting:
         state.expect_rise(entry)
-    for model in state.orders.wanted:
+    for model in state.wanted:
         if state.residency.never_fits(model):
-            state.orders.settle(model)
+            state.settle(model)
     learns = POLICIES[settings.scheduling.policy].learns
     if learns is not state.arrivals.learns:
         state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
-    return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], Refusal.NEVER_FITS)
+    return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], "never_fits")

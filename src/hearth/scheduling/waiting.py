@@ -11,9 +11,9 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from operator import attrgetter
+from typing import Literal, TypeAlias
 
 from hearth.types import Band, Lane, QueueItem, Sequence
 
@@ -23,16 +23,10 @@ Key = tuple[int, float, Sequence]
 BANDS = tuple(Band)  # most urgent first; a tuple, since going through an enumeration takes ten times as long
 
 
-class Place(Enum):
-    """Where an accepted item is, until it leaves."""
+Place: TypeAlias = Literal["waiting", "running", "stopping"]
+"""Where an accepted item is, until it leaves; `stopping`: it runs still, but a `Stop` is out."""
 
-    WAITING = "waiting"
-    RUNNING = "running"
-    STOPPING = "stopping"  # running still, but a `Preempt`, `Cut` or `Abort` is out
-
-
-_WAITING, _EXTERNAL = Place.WAITING, Lane.EXTERNAL
-"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+_EXTERNAL = Lane.EXTERNAL  # looked up once: in Python 3.11 that takes as long as calling a function
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +36,7 @@ class Entry:
     item: QueueItem
     band: Band  # the band it waits in, or waited in last
     key: Key  # its place in the line that it waits in, or waited in last
-    place: Place = Place.WAITING
+    place: Place = "waiting"
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
     lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
@@ -95,7 +89,7 @@ class WaitingRoom:
         else:
             line.append(entry)
         self._counts[entry.band] += 1
-        entry.place = _WAITING
+        entry.place = "waiting"
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out, wherever in its line it stands."""

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from hearth.config.settings import SchedulerSettings
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import (
     Arrived,
@@ -167,9 +167,9 @@ class _Engine:
                 self._plan(loaded_at, self._report, Loaded(model=model))
             case Unload(model=model):
                 self._plan(now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model))
-            case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
-                self._stop(self._record(sequence), interrupted=isinstance(action, Preempt))
-            case Fail(sequence=sequence) | Expire(sequence=sequence):
+            case Stop(sequence=sequence, how=how):
+                self._stop(self._record(sequence), interrupted=how == "preempt")
+            case Fail(sequence=sequence):
                 self._end(self._record(sequence), failed=True)
             case _:
                 pass

@@ -17,9 +17,9 @@ from hearth.jobs.service import Jobs
 from hearth.observability.timeline import DEPTH_STEP_S
 from hearth.queue.forecaster import Forecaster
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
-from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import Entry
 from hearth.types import Lane, QueueItem, Sequence
 
 JsonObject = dict[str, object]
@@ -40,7 +40,7 @@ def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
         return {"kind": "backend_down", "since": state.down_since}
     if state.draining:
         return {"kind": "stopping"}
-    if entry.item.lane is Lane.EXTERNAL and state.orders.paused:
+    if entry.item.lane is Lane.EXTERNAL and state.paused:
         return {"kind": "paused"}
     if (held := state.held_for(entry, now)) is not None:  # it could still run when an announced internal task is due
         return {"kind": "announced", "task": held[1], "until": held[0]}
@@ -48,7 +48,7 @@ def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
 
 
 def _of_any_model(state: State) -> JsonObject:
-    ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
+    ready = [resident for resident in state.residency.residents.values() if resident.phase == "ready"]
     if not ready:
         return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
     return _of_resident(state, max(ready, key=lambda each: each.free_slots > 0))
@@ -58,7 +58,7 @@ def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
     residents = state.residency.residents
     if model in residents:
         return _of_resident(state, residents[model])
-    pinned = state.orders.pinned if entry.item.lane is Lane.EXTERNAL else None
+    pinned = state.pinned_name if entry.item.lane is Lane.EXTERNAL else None
     if pinned in residents and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None:
         return {"kind": "pinned", "model": pinned}
     retry_at = state.not_before.get(model)
@@ -70,10 +70,10 @@ def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
 
 def _of_resident(state: State, resident: Resident) -> JsonObject:
     model, swap = resident.model, state.residency.swap
-    if resident.phase is Phase.LOADING:
+    if resident.phase == "loading":
         origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
         return {"kind": "load", "model": model, "since": since, "cost_s": state.estimates.swap_s(origin, model)}
-    if resident.phase is Phase.UNLOADING or resident.suspect:
+    if resident.phase == "unloading" or resident.suspect:
         return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
     if resident.free_slots > 0:
         return {"kind": "turn"}
@@ -101,12 +101,12 @@ class View:
             "gpu": self._gpu(now),
             "residents": {
                 each.model: {
-                    "phase": each.phase.value,
+                    "phase": each.phase,
                     "running": len(each.running),
                     "waiting": state.waiting.wants(each.model),
                     "parallel": each.parallel,
                     "reserved_mib": None if each.reserved_mib is None else round(each.reserved_mib),
-                    "since": self._wall(each.loaded_at) if each.phase is Phase.READY else None,
+                    "since": self._wall(each.loaded_at) if each.phase == "ready" else None,
                 }
                 for each in state.residency.latest_first
             },
@@ -167,13 +167,13 @@ class View:
         if swap is None:
             return None
         if target is None:
-            return {"unloading": sorted(residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
+            return {"unloading": sorted(residency.unloading), "since": self._wall(swap.started_at), "why": swap.why}
         return {
             "from": list(swap.replaced),
             "to": target,
             "since": self._wall(swap.started_at - swap.cleared_s),
             "cost_s": round(self._state.estimates.swap_s(swap.origin, target), 1),
-            "why": swap.why.value,
+            "why": swap.why,
         }
 
     def _entry(self, entry: Entry) -> JsonObject:
@@ -192,7 +192,7 @@ class View:
         return self._entry(entry) | {
             "model": entry.model or entry.item.model,
             "attempt": entry.attempts,
-            "stopping": entry.place is Place.STOPPING or None,
+            "stopping": entry.place == "stopping" or None,
             "dispatched": self._wall(entry.dispatched_at),
             "first_byte": self._wall(entry.first_byte_at),
             "expected_end": self._wall(entry.expected_end_at),
@@ -217,7 +217,7 @@ class View:
             for each, wait_s in self._forecaster.starts(now).items()
         }
         found = [self._state.entries[sequence] for sequence in self._starts if sequence in self._state.entries]
-        waiting = [entry for entry in found if entry.place is Place.WAITING]
+        waiting = [entry for entry in found if entry.place == "waiting"]
         if len(waiting) < min(WAITING_SHOWN, len(self._state.waiting)):
             waiting = self._state.waiting.first(HORIZON_ITEMS)
         return sorted(waiting, key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key))
@@ -233,7 +233,7 @@ class View:
     def _timeline(self, now: float) -> JsonObject:
         timeline = self._gateway.records.timeline
         residents = self._state.residency.latest_first
-        timeline.settle({each.model: each.loaded_at for each in residents if each.phase is not Phase.LOADING}, now)
+        timeline.settle({each.model: each.loaded_at for each in residents if each.phase != "loading"}, now)
         spans: dict[str, object] = {}
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]
