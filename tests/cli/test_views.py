@@ -12,7 +12,7 @@ from rich.console import ConsoleDimensions, RenderableType
 from rich.text import Text
 
 from hearth.cli.client import printable
-from hearth.cli.views import console_for, duration, log_view, models_view, status_view, top_view, watch
+from hearth.cli.views import console_for, duration, top_view, view, watch
 from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
 
@@ -47,7 +47,7 @@ def busy(**changed: object) -> dict[str, Any]:
 
 
 def drawn(**changed: object) -> str:
-    return "\n".join(lines(status_view(busy(**changed))))
+    return "\n".join(lines(view("status", busy(**changed))))
 
 
 def test_a_pipe_gets_plain_text_as_wide_as_columns_says_and_a_terminal_colours(monkeypatch):
@@ -81,7 +81,7 @@ def test_durations_read_as_people_say_them(seconds, words):
 
 @given(st.dictionaries(st.sampled_from(SECTIONS), JSON_VALUES))
 def test_an_odd_answer_is_drawn_without_an_error(answer):
-    assert lines(status_view(answer))
+    assert lines(view("status", answer))
     assert lines(top_view(answer, rows=5))
 
 
@@ -165,7 +165,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float | None) -
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n"),
         (
             {"latency": {"last_hour": [hour("external", None, 12, 0.8), hour("external", "coder:14b", 12, 5.0)]}},
-            "last hour external: 12 requests; waits 0.8 s (95 %: 8.0 s), in all 0.8 s (95 %: 8.0 s)",
+            "last hour external: 12 requests; waits 0.8 s (95 %: 8.0 s), 0.8 s in total (95 %: 8.0 s)",
         ),
         ({"latency": {"last_hour": [hour("internal", None, 1, 2.0)]}}, "internal: 1 request; waits 2.0 s (95 %: 20 s)"),
     ],
@@ -193,7 +193,7 @@ def test_the_status_does_not_say(changed, absent):
 
 
 def test_a_narrow_status_shows_whole_models_and_no_tasks():
-    shown = lines(status_view(busy()), columns=60)
+    shown = lines(view("status", busy()), columns=60)
     assert not any("task" in line for line in shown)
     assert sum(re.match(r"waits .*qwen2\.5:32b-instruct-q6_K ", line) is not None for line in shown) == 1
 
@@ -299,7 +299,7 @@ def item(**changes: Any) -> dict[str, Any]:
 
 
 def log_of(*items: Any, columns: int = 140) -> list[str]:
-    return lines(log_view({"items": list(items)}), columns=columns)
+    return lines(view("log", {"items": list(items)}), columns=columns)
 
 
 def test_every_phase_of_a_logged_request_is_a_column_and_rows_keep_their_order():
@@ -339,8 +339,8 @@ def test_a_narrow_log_has_fewer_columns_and_breaks_only_a_model_that_fits_nowher
 
 @for_each("found", [None, {}, [], ["x", 3]])
 def test_nothing_to_list_is_said_in_words(found):
-    assert lines(log_view({"items": found})) == ["no finished request matches"]
-    assert lines(models_view({"models": found}))[0].startswith("no models are known: none is installed, or the model server is down")
+    assert lines(view("log", {"items": found})) == ["no finished request matches"]
+    assert lines(view("models", {"models": found}))[0].startswith("no models are known: none is installed, or the model server is down")
 
 
 DISK = {"name": "a:8b", "installed": True, "resident": False, "phase": None, "home": False, "running": 0, "waiting": 0, "parallel": 1}
@@ -351,7 +351,7 @@ HOME |= {"vram_mib": 20480.0, "size_mib": 25600.0, "offloaded": True}
 
 
 def test_the_models_begin_with_what_is_in_memory():
-    assert lines(models_view({"models": [DISK, GONE, CODER, HOME]})) == [
+    assert lines(view("models", {"models": [DISK, GONE, CODER, HOME]})) == [
         "model state running waiting on the GPU size",
         "coder:14b loading 0 of 1 - - -",
         "qwen2.5:32b home in memory, partly on the CPU 1 of 2 3 20.0 GiB 25.0 GiB",
@@ -360,7 +360,7 @@ def test_the_models_begin_with_what_is_in_memory():
     ]
     name = "qwen2.5:32b-instruct-q6_K"
     for columns, head in ((80, "model state running waiting on the GPU"), (60, "model state running")):
-        shown = lines(models_view({"models": [{**HOME, "name": name}, DISK]}), columns=columns)
+        shown = lines(view("models", {"models": [{**HOME, "name": name}, DISK]}), columns=columns)
         assert (shown[0], f"{name} home" in shown[1]) == (head, True)
     odd = {"name": HOSTILE, "resident": True, "vram_mib": "much", "running": True}
-    assert lines(models_view({"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"
+    assert lines(view("models", {"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"

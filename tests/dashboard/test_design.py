@@ -152,7 +152,7 @@ async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_o
         await page.get_by_label("Prompt").fill("hello")
         await page.get_by_role("button", name="Send").click()
         await expect(page.locator(".answer")).not_to_be_empty()
-        await expect(page.locator("dialog .buttons .grow")).to_contain_text("in all, first word after")
+        await expect(page.locator("dialog .buttons .grow")).to_contain_text("in total, first word after")
         await page.keyboard.press("Escape")
         await expect(page.get_by_text("a:1 is loaded and ready.")).to_be_visible()
         assert watched.complaints == []

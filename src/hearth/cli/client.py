@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import click
@@ -23,6 +23,7 @@ import click
 from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
 
 Json = Mapping[str, object]
+View = Literal["status", "models", "log", "jobs", "job", "keys"]
 
 _ANSWER_CAP_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
@@ -135,13 +136,14 @@ class GatewayClient:
 
     @contextmanager
     def send(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
-        """POST JSON; gives the headers of the answer and an object for each of its lines, however long it takes. Leaving hangs up."""
-        with self._opened("POST", path, body, timeout_s=None, headers=headers) as response:
-            yield response.headers, self._lines(response)
+        """POST JSON; gives the headers of the answer and an object for each of its lines, however long it takes. Leaving disconnects."""
 
-    def _lines(self, response: HTTPResponse) -> Iterator[dict[str, object]]:
-        with self._reaching():
-            yield from (self._object(line) for line in iter(response.readline, b"") if line.strip())
+        def lines() -> Iterator[dict[str, object]]:
+            with self._reaching():
+                yield from (self._object(line) for line in iter(response.readline, b"") if line.strip())
+
+        with self._opened("POST", path, body, timeout_s=None, headers=headers) as response:
+            yield response.headers, lines()
 
     @contextmanager
     def _opened(
@@ -213,6 +215,35 @@ def _refusal(response: HTTPResponse) -> str | None:
         return None
     error = value.get("error") if isinstance(value, dict) else None
     return "\n  ".join((without_controls(error), *texts(value, "problems"))) if isinstance(error, str) else None
+
+
+TEXT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+
+
+def read_text(path: Path) -> str:
+    """The text in a file, `-` for stdin. Raises UsageError, also where it is empty."""
+    if str(path) == "-" and sys.stdin.isatty():
+        click.echo("Type the text; Ctrl-D ends it.", err=True)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        found = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise click.UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{path}: is not text in UTF-8") from error
+    if not found.strip():
+        raise click.UsageError("the text is empty: name a file, or pipe the text in")
+    return found
+
+
+def draw(kind: View, answer: Json, *, as_json: bool) -> None:
+    """Print an answer as JSON or as `views` draws it; rich is not paid for by JSON."""
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    from hearth.cli.views import console_for, view  # noqa: PLC0415
+
+    console_for(sys.stdout).print(view(kind, answer))
 
 
 def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:

@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 
+import aiohttp
 import click
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from hearth.bootstrap import running_gateway
-from hearth.cli.client import program
-from hearth.cli.demo_callers import HOME_MODEL, VISITOR, ask_for_ever, demo_keys, key_of
-from hearth.cli.demo_narrator import Narrator, Tally
+from hearth.cli.client import printable, program
 from hearth.cli.emulate import until_stopped
-from hearth.cli.views import console_for
+from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
-from hearth.config.settings import AuthSettings, BackendMode, CallerLimits, GatewayConfig, RateLimitSettings, Settings, Window
+from hearth.config.settings import (
+    AuthSettings,
+    BackendMode,
+    CallerLimits,
+    GatewayConfig,
+    KeySettings,
+    PolicyName,
+    RateLimitSettings,
+    Settings,
+    Window,
+)
 from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
-from hearth.types import Priority
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemProtected,
+    ItemQueued,
+    ItemResumed,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
+from hearth.simulation.engine import simulate
+from hearth.simulation.measures import summary
+from hearth.simulation.traces import workload_from_log
+from hearth.types import Lane, Outcome, Priority, Way
 
+HOME_MODEL, _CODER, _LLAMA = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b", "llama3.1:8b"
+VISITOR = "you"
 _HOST = "127.0.0.1"
 _USUAL_PORT = 8411
 _USUAL_SPEED = 10.0
 _VRAM_GIB, _HOME_GIB = 32.0, 28.0  # of the emulated GPU, and what the home model takes of it: none of it is on the CPU
 _REQUESTS_PER_MINUTE, _REQUESTS_PER_HOUR = 120, 2000
+_WORTH_SAYING_S = 0.05
+_LULL_S = 8.0
+"""Quiet time after a round in which the home model comes back."""
 _INTRO = """\
 Dashboard: {url}/#key={key}
 A home with one GPU that holds one model at a time; models are emulated, {speed:g} times as fast as real.
@@ -37,6 +71,33 @@ Chat with a model yourself, or watch the queue in a terminal:
   {program} chat llama3.1:8b --url {url} --key {key}
   {program} top --url {url} --key {key}
 """
+_REVIEW = "def heat(room, target):\n    return target - room.temperature\n" * 1400
+"""About 25,000 tokens: at the coder's 2,000 tokens/s it keeps the GPU long enough to be interrupted."""
+
+
+def _generate(prompt: str, max_tokens: int) -> dict[str, object]:
+    return {"model": HOME_MODEL, "prompt": prompt, "options": {"num_predict": max_tokens}}
+
+
+def _chat(model: str, content: str) -> Mapping[str, object]:
+    return {"model": model, "messages": [{"role": "user", "content": content}]}
+
+
+_COOK = ("chat", "/api/chat", _chat(_LLAMA, "What can I cook with leeks?"))
+_NAME = ("editor", "/v1/chat/completions", _chat(_CODER, "Name this function."))
+_NOTE = ("notes", "/api/embed", {"model": "nomic-embed-text", "input": "The boiler was serviced in May."})
+_TASK = ("assistant", "/api/generate", _generate("Turn this into a task: call the chimney sweep on Monday.", 30) | {"stream": False})
+ROUND: tuple[tuple[float, str, str, Mapping[str, object]], ...] = (
+    (0.5, "writer", "/api/generate", _generate("Write a story about the hearth of a house.", 200)),
+    (0.4, *_COOK),
+    (0.3, *_NAME),
+    (0.8, *_TASK),
+    *((0.2, *request) for request in (_COOK, _NAME, _NOTE, _COOK, _NAME, _NOTE, _COOK, _NAME, _COOK, _NAME)),
+    (4.0, "editor", "/v1/chat/completions", _chat(_CODER, f"Review this file:\n{_REVIEW}")),
+    (1.2, "assistant", "/api/generate", _generate("Which of today's tasks is urgent?", 30) | {"stream": False}),
+)
+"""Requests on a fixed rhythm: the pause before each in seconds, its caller, its path, its body."""
+CALLERS = tuple(dict.fromkeys(caller for _, caller, _, _ in ROUND))
 
 
 @click.command
@@ -60,8 +121,8 @@ def _usual_or_free() -> int:
     return _USUAL_PORT
 
 
-async def run_demo(console: Console, *, speed: float, port: int, stopped: Callable[[], Awaitable[None]]) -> Tally:
-    """Run gateway and callers until `stopped` returns, then print the table and return what it counted. Raises AddressUnavailable."""
+async def run_demo(console: Console, *, speed: float, port: int, stopped: Callable[[], Awaitable[None]]) -> Narrator:
+    """Run gateway and callers until `stopped` returns, then print the table and return what was counted. Raises AddressUnavailable."""
     pace = _USUAL_SPEED / speed  # slower models get more time
     narrator = Narrator(console, speed=speed)
     profiles = [each.model_copy(update={"vram_gib": _HOME_GIB}) if each.name == HOME_MODEL else each for each in default_profiles()]
@@ -85,12 +146,11 @@ async def run_demo(console: Console, *, speed: float, port: int, stopped: Callab
                 callers = lives.create_task(ask_for_ever(url, pace=pace, complain=narrator.complain))
                 await stopped()
                 narrator.ended = True  # what ends because the demo ends is no part of the show
-                console.print(Text(), narrator.tally.table())
-                console.print(narrator.tally.in_arrival_order(config))
+                narrator.sum_up(config)
                 callers.cancel()
     finally:
         await emulator.stop()
-    return narrator.tally
+    return narrator
 
 
 def demo_config(pace: float) -> GatewayConfig:
@@ -103,8 +163,17 @@ def demo_config(pace: float) -> GatewayConfig:
         requests_per_minute=max(_REQUESTS_PER_MINUTE, round(_REQUESTS_PER_MINUTE / pace)),
         requests_per_hour=max(_REQUESTS_PER_HOUR, round(_REQUESTS_PER_HOUR / pace)),
     )
+    keys = tuple(
+        KeySettings(
+            name=name,
+            sha256=hashlib.sha256(key_of(name).encode()).hexdigest(),
+            lane=Lane.INTERNAL if name == "assistant" else Lane.EXTERNAL,
+            admin=name == VISITOR,
+        )
+        for name in (*CALLERS, VISITOR)
+    )
     settings = usual.replace(
-        auth=AuthSettings(keys=demo_keys()),
+        auth=AuthSettings(keys=keys),
         scheduling=usual.scheduling.replace(
             active_hours=Window(start_minute=0, end_minute=0),
             max_swap_wait_s=12.0 * pace,
@@ -121,3 +190,153 @@ def demo_config(pace: float) -> GatewayConfig:
         ),
     )
     return GatewayConfig(settings=settings)
+
+
+def key_of(caller: str) -> str:
+    """Not secret: the demo's gateway listens on this machine only, and its answers are made up."""
+    return f"hearth-demo-{caller}"
+
+
+async def ask_for_ever(url: str, *, pace: float, complain: Callable[[str], None], rounds: int | None = None) -> None:
+    """Ask the gateway at `url` over HTTP, round after round; a round ends when all its answers are there.
+
+    Args:
+        pace: multiplies every pause; 1 suits an emulator that is ten times faster than real.
+        complain: called in plain words when a request did not get its answer.
+    """
+    async with aiohttp.ClientSession(url, trust_env=False, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        for _ in itertools.count() if rounds is None else range(rounds):
+            async with asyncio.TaskGroup() as asking:
+                for pause_s, caller, path, body in ROUND:
+                    await asyncio.sleep(pause_s * pace)
+                    asking.create_task(_ask(session, caller, path, body, complain))
+            await asyncio.sleep(_LULL_S * pace)
+
+
+async def _ask(session: aiohttp.ClientSession, caller: str, path: str, body: Mapping[str, object], complain: Callable[[str], None]) -> None:
+    headers = {"Authorization": f"Bearer {key_of(caller)}"} | ({"X-Task-Type": "parse_task"} if caller == "assistant" else {})
+    try:
+        async with session.post(path, json=body, headers=headers) as response:
+            answer = await response.read()
+    except aiohttp.ClientError as error:
+        complain(f"{caller} lost its connection: {error}")
+        return
+    if response.status >= 400:
+        complain(f"{caller} was answered {response.status}: {answer[:200].decode(errors='replace')}")
+
+
+class Narrator:
+    """An event sink that prints a line for each event that a newcomer should notice, and keeps what it sums up until it has `ended`.
+
+    Args:
+        speed: how much faster than real the emulator is; measured swap times are also given at real speed.
+    """
+
+    def __init__(self, console: Console, *, speed: float) -> None:
+        self._console = console
+        self._speed = speed
+        self._began_at: float | None = None
+        self._urgent = "an internal request"
+        self.requests: list[ItemEnded] = []
+        self.interruptions: list[ItemInterrupted] = []
+        self.swaps: list[SwapCompleted] = []
+        self.ended = False
+
+    def emit(self, event: Event) -> None:
+        """Print it, and keep what the sums are made of."""
+        if self.ended:
+            return
+        if self._began_at is None:
+            self._began_at = event.at
+        match event:
+            case ItemEnded():
+                self.requests.append(event)
+            case ItemInterrupted():
+                self.interruptions.append(event)
+            case SwapCompleted():
+                self.swaps.append(event)
+            case ItemQueued(lane=Lane.INTERNAL):
+                self._urgent = printable(event.caller)
+        words, style = self._of_item(event) if isinstance(event, ItemEvent) else self._of_swap(event)
+        if words:
+            name_style = "bold cyan" if isinstance(event, ItemEvent) and event.lane is Lane.INTERNAL else "bold"
+            name = f"{printable(event.caller):<10}" if isinstance(event, ItemEvent) else ""
+            self._console.print(Text.assemble((f"{event.at - self._began_at:6.1f} s  ", "dim"), (name, name_style), (words, style)))
+
+    def complain(self, text: str) -> None:
+        """A caller's own words about a request that went wrong; no time, since it is no event."""
+        self._console.print(Text(f"{'':10}{printable(text)}", style="red"))
+
+    def _of_item(self, event: ItemEvent) -> tuple[str, str]:
+        """Words and their style; no words for what is not worth a line."""
+        words, style = "", ""
+        match event:
+            case ItemQueued():
+                ahead = f", {event.position} ahead" if event.position else ""
+                words, style = f"asks {printable(event.model or 'any model')}{ahead}", ""
+            case ItemDispatched() if event.attempt > 1:
+                words, style = f"runs again (try {event.attempt})", "green"
+            case ItemDispatched() if event.waited_s >= _WORTH_SAYING_S:
+                words, style = f"runs, after it waited {duration(event.waited_s)}", ""
+            case ItemInterrupted():
+                words, style = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first", "magenta"
+            case ItemResumed():
+                again = "read again" if event.how is Way.CONTINUE else "repeated and compared"
+                words, style = f"continues where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}", "green"
+            case ItemProtected():
+                words, style = f"was interrupted {event.interrupt_count} times, and will not be again", "magenta"
+            case ItemEnded() if event.outcome is not Outcome.COMPLETED:
+                words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
+            case ItemEnded():
+                waited = f", of which it waited {duration(event.queue_s)}" if event.queue_s >= _WORTH_SAYING_S else ""
+                words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
+        return words, style
+
+    def _of_swap(self, event: Event) -> tuple[str, str]:
+        if not isinstance(event, SwapStarted | SwapCompleted | SwapFailed):
+            return "", ""
+        leaving, model = ", ".join(map(printable, event.from_models)), printable(event.to_model or "")
+        match event:
+            case SwapStarted(why="home"):
+                return f"nothing waits: loading the home model {model}", "blue"
+            case SwapStarted():
+                return f"swap: {leaving} is replaced by {model}" if leaving else f"load: {model}", "yellow"
+            case SwapCompleted(swap_s=swap_s):
+                real = f" ({duration(swap_s * self._speed)} on a real GPU)" if self._speed != 1 else ""
+                return f"{model} is loaded after {duration(swap_s)}{real}", "yellow"
+        what = f"{model} could not be loaded" if model else f"{leaving} could not be unloaded"
+        return f"{what}: {printable(event.detail)}", "bold red"
+
+    def sum_up(self, config: GatewayConfig) -> None:
+        """Print a row for each caller, what the swaps took of the GPU's working time, and what arrival order would have cost.
+
+        Work that is still running is in no column.
+        """
+        table = Table("caller", box=None, pad_edge=False)
+        for name in ("requests", "failed", "mean wait", "interruptions"):
+            table.add_column(name, justify="right")
+        for caller in sorted({each.caller for each in (*self.requests, *self.interruptions)}):
+            ended = [each for each in self.requests if each.caller == caller]
+            failed = sum(each.outcome is not Outcome.COMPLETED for each in ended)
+            mean_wait = duration(sum(each.queue_s for each in ended) / len(ended) if ended else None)
+            interrupted = sum(each.caller == caller for each in self.interruptions)
+            table.add_row(printable(caller), str(len(ended)), str(failed), mean_wait, str(interrupted))
+        swap_s = sum(each.swap_s for each in self.swaps)
+        busy_s = swap_s + sum(each.backend_s or 0.0 for each in self.requests) + sum(each.ran_s for each in self.interruptions)
+        share = 100.0 * swap_s / busy_s if busy_s else 0.0
+        swaps = f"{len(self.swaps)} swap{'' if len(self.swaps) == 1 else 's'} took {duration(swap_s)}"
+        self._console.print(Text(), table, Text(), Text(f"{swaps}: {share:.0f} % of the GPU's working time"), sep="\n")
+        self._console.print(self._in_arrival_order(config, swap_s))
+
+    def _in_arrival_order(self, config: GatewayConfig, swap_s: float) -> Text:
+        """What the simulator says that the same requests would have taken with the policy `fifo`, beside what they took."""
+        items = [{**asdict(each), "epoch": 0, "accepted_wall_s": each.at - each.total_s} for each in self.requests]
+        workload, _ = workload_from_log(items, map(asdict, self.swaps), config)
+        if not workload.jobs:
+            return Text()
+        fifo = summary(simulate(workload, workload.settings(config.scheduler_settings, PolicyName.FIFO), keep_decisions=False))
+        count = len(workload.jobs)
+        mean_s = sum(each.queue_s for each in self.requests) / count
+        cost = f"{fifo.swaps} swaps and {duration(fifo.swap_s)} of loading instead of {len(self.swaps)} and {duration(swap_s)}"
+        waits = f"a mean wait of {duration(fifo.mean_wait_s)} instead of {duration(mean_s)}"
+        return Text(f"In order of arrival, the same {count} requests would have cost {cost}, and {waits}.", style="bold")

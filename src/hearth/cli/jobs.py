@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,24 +14,25 @@ import click
 from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import (
     AS_ANSWERED,
+    TEXT_FILE,
     GatewayClient,
     Json,
     complete_callers,
     complete_models,
+    draw,
     gateway_options,
     json_option,
     part,
     parts,
+    read_text,
     text,
 )
-from hearth.cli.submit import read_text
 from hearth.clock import SystemClock
 from hearth.job_types import JobState
 from hearth.types import Priority
 
 _JOBS = "/llm/jobs"
 _EVERY_S = 1.0
-_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _IDS = click.argument("job_ids", nargs=-1, required=True, metavar="JOB...")
 
 
@@ -56,13 +56,7 @@ def jobs() -> None:
 def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None) -> None:
     """List jobs, the latest first."""
     asked = {name: value for name, value in wanted.items() if value is not None} | ({"unended": "true"} if unended else {})
-    answer = client.fetch(f"{_JOBS}?{urlencode(asked)}")
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-        return
-    from hearth.cli.views import console_for, jobs_view  # noqa: PLC0415 (rich is not paid for by --json)
-
-    console_for(sys.stdout).print(jobs_view(answer))
+    draw("jobs", client.fetch(f"{_JOBS}?{urlencode(asked)}"), as_json=as_json)
 
 
 @jobs.command
@@ -73,13 +67,10 @@ def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: 
 def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool) -> None:
     """Show one job and its answer."""
     answer = client.fetch(_path(job_id))
+    if as_json or not only_result:
+        draw("job", answer, as_json=as_json)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
         return
-    if not only_result:
-        from hearth.cli.views import console_for, job_view  # noqa: PLC0415 (rich is not paid for by --json)
-
-        console_for(sys.stdout).print(job_view(answer))
     if "result" in answer:
         click.echo(answer_text(answer["result"]))
     elif only_result:
@@ -157,7 +148,7 @@ def ended(
 
 @jobs.command
 @gateway_options
-@click.argument("file", type=_FILE, default="-", metavar="[FILE]")
+@click.argument("file", type=TEXT_FILE, default="-", metavar="[FILE]")
 @click.option("--model", "-m", shell_complete=complete_models, help="FILE is a prompt for this model, not JSON.")
 @click.option("--task-type", help="Jobs of one type start in the order in which they were accepted.")
 @click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="For keys of lane internal.")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import click
 import yaml
 
 from hearth.cli import CommandFailed, Unusable
+from hearth.cli.client import draw
 from hearth.cli.config import find_config, load_found
 from hearth.clock import new_api_key
 from hearth.config.loading import load_gateway_config, parse_bytes
@@ -48,10 +48,7 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 @_CONFIG
 def list_keys(file: Path | None) -> None:
     """List the keys: names, rights, and the first characters of their digests."""
-    from hearth.cli.views import console_for, keys_view  # noqa: PLC0415 (rich is not paid for by the other commands)
-
-    rows = [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]
-    console_for(sys.stdout).print(keys_view({"keys": rows}))
+    draw("keys", {"keys": [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]}, as_json=False)
 
 
 @key.command("new")

@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hearth.cli.admin import commands_in_force
-from hearth.cli.client import Json, count, number, part, parts, printable, text, texts
+from hearth.cli.client import Json, View, count, number, part, parts, printable, text, texts
 
 _PIPE_WIDTH = 120
 _GAP = 2
@@ -135,8 +135,7 @@ def _waits(lane: str) -> Text:
     return Text(f"waits ({lane})", style="cyan" if lane == "internal" else "yellow")
 
 
-def status_view(answer: Json) -> RenderableType:
-    """The page for a terminal, from an answer of `/llm/queue/status`."""
+def _status_view(answer: Json) -> RenderableType:
     rows: list[Json] = [*parts(answer, "running")] or [{"note": Text("idle", style="dim")}]
     for lane in _LANES:
         queue = part(answer, f"{lane}_queue")
@@ -150,7 +149,7 @@ def status_view(answer: Json) -> RenderableType:
 def _emulator_notice(answer: Json) -> list[RenderableType]:
     if part(answer, "backend").get("emulator") is not True:
         return []
-    return [emulator_box("no Ollama answered when the gateway started, or the emulator was asked for")]
+    return [emulator_box("no Ollama answered when the gateway started, or the emulator was chosen")]
 
 
 def _facts(answer: Json) -> Table:
@@ -233,13 +232,11 @@ def _backend(backend: Json) -> Text:
 
 def _latency(row: Json) -> str:
     """`external: 12 requests; waits 0.8 s (95 %: 42 s), ...`: the median, and what 95 of 100 do not exceed."""
-    phases = (
-        (name, part(row, field)) for name, field in (("waits", "queue_wait_s"), ("first byte", "first_byte_s"), ("in all", "total_s"))
-    )
-    figures = ((name, number(phase, "p50"), number(phase, "p95")) for name, phase in phases)
-    words = [f"{name} {duration(median)} (95 %: {duration(most)})" for name, median, most in figures if median is not None]
+    phases = {"waits {}": "queue_wait_s", "first byte {}": "first_byte_s", "{} in total": "total_s"}
+    figures = ((words, number(part(row, field), "p50"), number(part(row, field), "p95")) for words, field in phases.items())
+    said = [f"{words.format(duration(median))} (95 %: {duration(most)})" for words, median, most in figures if median is not None]
     requests = count(row, "requests")
-    return f"{text(row, 'lane')}: {requests} request{'' if requests == 1 else 's'}; {', '.join(words)}"
+    return f"{text(row, 'lane')}: {requests} request{'' if requests == 1 else 's'}; {', '.join(said)}"
 
 
 def _phase_of_model(model: Json) -> str:
@@ -269,14 +266,6 @@ _MODELS = (
     Field("on the GPU", lambda model: _gib(model, "vram_mib"), _NUMBER),
     Field("size", lambda model: _gib(model, "size_mib"), _NUMBER),
 )
-
-
-def models_view(answer: Json) -> RenderableType:
-    """The table, what is in memory first."""
-    models = sorted(parts(answer, "models"), key=lambda model: (model.get("resident") is not True, str(model.get("name"))))
-    if not models:
-        return Text("no models are known: none is installed, or the model server is down (see hearth status)", style="dim")
-    return Fitting(_table(_MODELS, models), expendable=("size", "waiting", "on the GPU"))
 
 
 def _moment(field: str) -> Callable[[Json], str]:
@@ -329,13 +318,6 @@ _LOG = (
 )
 
 
-def log_view(answer: Json) -> RenderableType:
-    """The table for a terminal, one row per finished request in the order of the answer."""
-    if not (rows := parts(answer, "items")):
-        return Text("no finished request matches", style="dim")
-    return Fitting(_table(_LOG, rows), expendable=("first byte", "backend", "swap", "task", "tokens", "queue"))
-
-
 def _state_of_job(job: Json) -> Text:
     state, reason = text(job, "state") or "-", text(job, "reason")
     style = {"completed": "green", "running": "yellow", "failed": "red"}.get(state, "")
@@ -363,14 +345,7 @@ _JOB = (
 )
 
 
-def jobs_view(answer: Json) -> RenderableType:
-    """The table for a terminal, one row per job in the order of the answer."""
-    if not (rows := parts(answer, "jobs")):
-        return Text("no jobs match", style="dim")
-    return Fitting(_table(_JOBS, rows), expendable=("starts in", "position", "task", "accepted", "caller"))
-
-
-def job_view(job: Json) -> RenderableType:
+def _job_view(job: Json) -> RenderableType:
     """One job, a line for each of its fields that says something."""
     table = Table.grid(padding=(0, 2))
     for each in _JOB:
@@ -389,10 +364,31 @@ _KEYS = (
 )
 
 
-def keys_view(found: Json) -> RenderableType:
-    """The table of `auth.keys`; of each digest no more than what tells two apart."""
-    rows = parts(found, "keys")
-    return Fitting(_table(_KEYS, rows), expendable=()) if rows else Text("no keys: callers on this machine only")
+_LISTS = {
+    "models": (
+        _MODELS,
+        ("size", "waiting", "on the GPU"),
+        Text("no models are known: none is installed, or the model server is down (see hearth status)", style="dim"),
+    ),
+    "items": (_LOG, ("first byte", "backend", "swap", "task", "tokens", "queue"), Text("no finished request matches", style="dim")),
+    "jobs": (_JOBS, ("starts in", "position", "task", "accepted", "caller"), Text("no jobs match", style="dim")),
+    "keys": (_KEYS, (), Text("no keys: callers on this machine only")),
+}
+"""Of the list under that name: its columns, those that a narrow terminal can do without, and what is said where it is empty."""
+
+
+def view(kind: View, answer: Json) -> RenderableType:
+    """What a terminal shows of an answer: rows in the order of the answer, of models those in memory first."""
+    if kind == "status":
+        return _status_view(answer)
+    if kind == "job":
+        return _job_view(answer)
+    name = "items" if kind == "log" else kind
+    fields, expendable, nothing = _LISTS[name]
+    rows = parts(answer, name)
+    if kind == "models":
+        rows.sort(key=lambda model: (model.get("resident") is not True, str(model.get("name"))))
+    return Fitting(_table(fields, rows), expendable=expendable) if rows else nothing
 
 
 _CALLERS_SHOWN = 8

@@ -79,6 +79,6 @@ export class Playground extends Component {
 
 function finished(part, began, first) {
   const speed = part.eval_count && part.eval_duration ? part.eval_count / (part.eval_duration / 1e9) : null;
-  const whole = `${duration((performance.now() - began) / 1000)} in all, first word after ${duration((first - began) / 1000)}`;
+  const whole = `${duration((performance.now() - began) / 1000)} in total, first word after ${duration((first - began) / 1000)}`;
   return `${whole}${part.eval_count ? `, ${part.eval_count} tokens` : ""}${speed ? `, ${rate(speed)}` : ""}.`;
 }

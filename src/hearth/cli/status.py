@@ -1,4 +1,4 @@
-"""Commands that look: `hearth status`, `models`, `log` and `top`. Drawing is in `views`, which costs the import of rich."""
+"""Commands that only read: `hearth status`, `models`, `log`, `top` and `version`. Drawing is in `views`, which costs the import of rich."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import click
 
 from hearth.cli import CommandFailed, GatewayUnreachable
-from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, gateway_options
+from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, draw, gateway_options
 from hearth.types import Outcome, __version__
 
 _STREAM = "/llm/queue/stream"
@@ -28,27 +28,24 @@ _SILENCE_S = 45.0
 def status(client: GatewayClient, *, as_json: bool, watch: bool) -> None:
     """Show what runs, what waits, and the GPU."""
     with suppress(KeyboardInterrupt) if watch else nullcontext():
-        if as_json and watch:
+        if not watch:
+            draw("status", client.status(), as_json=as_json)
+        elif as_json:
             for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
                 click.echo(json.dumps(answer))
-        elif as_json:
-            click.echo(json.dumps(client.status(), indent=2))
         else:
-            _draw_status(client, watch=watch)
+            _watch(client)
 
 
-def _draw_status(client: GatewayClient, *, watch: bool) -> None:
-    from hearth.cli.views import console_for, status_view  # noqa: PLC0415 (rich is not paid for by --json)
+def _watch(client: GatewayClient) -> None:
+    from hearth.cli.views import console_for, view  # noqa: PLC0415 (rich is not paid for by --json)
 
     console = console_for(sys.stdout)
-    if not watch:
-        console.print(status_view(client.status()))
-        return
     if not console.is_terminal:
         raise CommandFailed("--watch draws on a terminal; use --json --watch for one line per change")
     for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
         console.clear()
-        console.print(status_view(answer))
+        console.print(view("status", answer))
 
 
 @click.command
@@ -56,13 +53,7 @@ def _draw_status(client: GatewayClient, *, watch: bool) -> None:
 @AS_ANSWERED
 def models(client: GatewayClient, *, as_json: bool) -> None:
     """List the models: loaded, requested, installed."""
-    answer = client.fetch("/llm/models")
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-        return
-    from hearth.cli.views import console_for, models_view  # noqa: PLC0415 (rich is not paid for by --json)
-
-    console_for(sys.stdout).print(models_view(answer))
+    draw("models", client.fetch("/llm/models"), as_json=as_json)
 
 
 @click.command
@@ -76,13 +67,7 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
 def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
     """List finished requests, the latest first."""
     asked = urlencode({name: value for name, value in wanted.items() if value is not None})
-    answer = client.fetch(f"/llm/log?{asked}")
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-        return
-    from hearth.cli.views import console_for, log_view  # noqa: PLC0415 (rich is not paid for by --json)
-
-    console_for(sys.stdout).print(log_view(answer))
+    draw("log", client.fetch(f"/llm/log?{asked}"), as_json=as_json)
 
 
 @click.command

@@ -13,7 +13,7 @@ import pytest
 
 from hearth.cli import GatewayUnreachable
 from hearth.cli.client import GatewayClient
-from hearth.cli.looking import looks
+from hearth.cli.status import looks
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.support.cases import for_each
 
