@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from docs_build.markdown import code, linked, one_of, table
-from hearth.api.openapi import MODELS_TAG
+from hearth.api.routes import MODELS_TAG
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.types import Dialect
 

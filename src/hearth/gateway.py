@@ -26,7 +26,7 @@ from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.observability.gauges import Live
+from hearth.observability.metrics import Live
 from hearth.observability.records import EventFanout, EventRecords
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status

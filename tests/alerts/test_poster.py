@@ -19,7 +19,7 @@ from hearth.backends.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, H
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertSent
 from hearth.jobs.webhooks import is_forbidden
-from hearth.observability.log_lines import line_of, to_json, to_text
+from hearth.observability.logs import line_of, to_json, to_text
 from hearth.types import Post, PostAnswer
 from tests.alerts.samples import message
 from tests.clients.home import HELLO, LLAMA, house_settings, open_home

@@ -59,7 +59,7 @@ def heard(*events: Event) -> Timeline:
 
 
 def shown(timeline: Timeline, now: float) -> list[tuple[str, str, float, float | None]]:
-    return [(span.model, span.kind.value, span.began_at, span.ended_at) for span in timeline.spans(now)]
+    return [(span.model, span.kind, span.began_at, span.ended_at) for span in timeline.spans(now)]
 
 
 DRIFTED = ResidencyDrifted(at=0, appeared=("a",), vanished=())

@@ -1,4 +1,4 @@
-"""Logging as a whole: events and library records on one output that may be slow, blocked or closed."""
+"""The log: what a line says, whatever text is in it, and how lines get to one output that may be slow, blocked or closed."""
 
 from __future__ import annotations
 
@@ -7,30 +7,142 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hearth import events as ev
 from hearth.config.settings import LogFormat
-from hearth.events import BudgetExhausted, GatewayStopped, ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, RequestRejected
-from hearth.observability.logs import KINDS, LINES_PER_MINUTE, OTHERS, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging
-from tests.cli.test_views import Terminal
-from tests.observability.samples import ended, fact, rejected, sample
+from hearth.observability import logs
+from hearth.observability.logs import (
+    MAX_FIELD_CHARS,
+    LogLine,
+    LogOutput,
+    LogSink,
+    Repeats,
+    clean,
+    escape,
+    level_of,
+    line_of,
+    to_json,
+    to_text,
+)
+from hearth.types import Outcome
+from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
-NOON = 1_767_268_800.0
-
-
+NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 CLOCK = StoppedClock(monotonic_s=100.0, wall_s=NOON)
+
+# What a line says.
+
+HOSTILE = [
+    *('x\n{"level":"error","event":"forged"}', "x\r\nforged", "\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\u2028b\u2029c"),
+    *("\u202egnp.exe", "\ud800 lone", "\x00\x08\x7f", 'a" b=c "', "x" * 100_000),
+]
+
+
+@for_each("text", ["word", *HOSTILE])
+@for_each("kind", all_kinds())
+def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whatever_text_it_holds(kind: type[ev.Event], text: str):
+    line = line_of(sample(kind, text=text), NOON)
+    as_json, as_text = to_json(line), to_text(line, colour=False)
+    loaded = json.loads(as_json)
+    assert list(loaded)[:3] == ["ts", "level", "event"]
+    assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", kind.NAME)
+    assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at"}
+    assert (as_json.isascii(), as_json.isprintable(), as_text.isprintable()) == (True, True, True)
+    assert kind.NAME.replace("_", " ") in as_text
+    assert len(as_json) < 10_000
+
+
+@for_each(
+    ("text", "secret"),
+    [
+        ("Authorization: Bearer abc.DEF-123", "abc.DEF-123"),
+        ("bearer   hunter2", "hunter2"),
+        ("invalid key sk-ant-api03-AAAA_BBBB", "AAAA_BBBB"),
+        ("POST https://discord.com/api/webhooks/123456/tokenTOKEN failed", "tokenTOKEN"),
+        ("https://discordapp.com/api/v10/webhooks/1/zzz?wait=true", "zzz"),
+        ("https://user:hunter2@example.org/x", "hunter2"),
+        ('{"api_key": "hunter2"}', "hunter2"),
+        ("x-api-key: hunter2", "hunter2"),
+        ("password=hunter2&x=1", "hunter2"),
+        ("z" * (MAX_FIELD_CHARS - 8) + " Bearer hunter2", "hunter2"),
+        ("z" * 1990 + " sk-ant-api03-AAAA_BBBB", "AAAA"),
+    ],
+)
+def test_credentials_that_slip_into_a_text_are_masked(text: str, secret: str):
+    line = line_of(rejected(caller=text), NOON)
+    assert secret not in to_json(line) + to_text(line, colour=False)
+
+
+def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
+    for plain in ("qwen2.5:32b-instruct-q6_K", "open webui", "the token limit was reached", "task-runner", "/api/chat?x=1"):
+        assert escape(clean(plain)) == plain
+    assert (len(clean("y" * 5000)), clean("y" * 5000)[-1]) == (MAX_FIELD_CHARS, "…")
+    many = LogLine(wall_at=NOON, level=logging.CRITICAL, event="log", fields={"problems": tuple(str(n) for n in range(50))})
+    assert json.loads(to_json(many))["problems"][-1] == "… and 30 more"
+    assert " ✗ log" in to_text(many, colour=False)
+    line = to_text(line_of(rejected(caller='x  status=200 path="/"'), NOON), colour=False)
+    assert 'caller="x  status=200 path=\\"/\\""' in line, "a value cannot pretend to be another pair"
+    assert "  status=429" in line
+    loaded = json.loads(to_json(line_of(ended(queue_s=float("inf"), swap_s=float("nan"), total_s=1.00000049), NOON)))
+    assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
+    assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
+    text = to_text(line_of(ended(), NOON), colour=False)
+    begins = "· item ended           sequence=1  request_id=req_1  lane=external  caller=webui  model=home:32b  outcome=completed"
+    assert text[13:].startswith(begins)
+    assert "queue_s=0.25  swap_s=0  first_byte_s=0.5" in text
+    assert "task_type" not in text
+    failed = line_of(ended(Outcome.FAILED), NOON)
+    coloured = to_text(failed, colour=True)
+    assert ("\x1b[33m!" in coloured, coloured[-4:]) == (True, "\x1b[0m")
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == to_text(failed, colour=False)
+
+
+LEVELS = {
+    logging.DEBUG: "embeddings_flushed item_dispatched item_promoted item_queued item_streaming job_queued job_started",
+    logging.WARNING: (
+        "alert_failed backend_went_down budget_exhausted budget_threshold_reached clock_doubted cloud_went_down config_rejected "
+        "connections_crowded disk_ran_low embeddings_parted emulator_started gpu_lost gpu_overheated home_model_missing item_diverged "
+        "item_lost item_protected item_resent job_requeued keys_tried loop_lagged model_offloaded owner_warned request_rejected "
+        "residency_drifted storage_failed swap_completed swap_failed telemetry_failed webhook_failed"
+    ),
+    logging.ERROR: "internal_fault",
+}
+ENDS: list[tuple[ev.Event, bool]] = [
+    *((ended(outcome), outcome in {Outcome.FAILED, Outcome.EXPIRED}) for outcome in Outcome),
+    *((sample(ev.JobEnded, state=state), state == "failed") for state in ("completed", "cancelled", "failed")),
+    *((sample(ev.BatchEnded, state=state), state in {"failed", "expired"}) for state in ("completed", "cancelled", "failed", "expired")),
+    *((sample(ev.SwapCompleted, offloaded=offloaded), offloaded) for offloaded in (True, False)),
+]
+
+
+def test_levels_follow_what_an_owner_should_look_at_and_an_end_warns_only_where_it_is_bad():
+    for level, names in LEVELS.items():
+        assert " ".join(sorted(kind.NAME for kind in all_kinds() if level_of(sample(kind)) == level)) == names
+    for event, is_bad in ENDS:
+        assert level_of(event) == (logging.WARNING if is_bad else logging.INFO), event
+
+
+# How it gets to the output.
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 class ClosedOutput(io.StringIO):
@@ -52,15 +164,11 @@ class GatedOutput(io.StringIO):
         return super().write(text)
 
 
-def fail() -> None:
-    raise RuntimeError("the caller's prompt")
-
-
 @contextmanager
 def logging_to(
     stream: io.StringIO, log_format: LogFormat = LogFormat.JSON, level: str = "debug", **environ: str
 ) -> Iterator[tuple[LogOutput, LogSink]]:
-    output = configure_logging(log_format, stream, level=level, environ=environ)
+    output = logs.configure_logging(log_format, stream, level=level, environ=environ)
     try:
         yield output, LogSink(CLOCK, output)
     finally:
@@ -74,61 +182,50 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_its_steps_are_none():
     stream = io.StringIO()
     with logging_to(stream, level="info") as (_, sink):
-        for kind in (ItemQueued, ItemDispatched, ItemStreaming, ItemEnded):
+        for kind in (ev.ItemQueued, ev.ItemDispatched, ev.ItemStreaming, ev.ItemEnded):
             sink.emit(sample(kind, at=98.5))
     assert [(line["event"], line["ts"]) for line in lines(stream)] == [("item_ended", "2026-01-01T11:59:58.500Z")]
 
 
 @for_each(
-    ("log_format", "stream", "is_json"),
+    ("log_format", "kind", "environ", "is_json", "coloured"),
     [
-        (LogFormat.JSON, Terminal(), True),
-        (LogFormat.TEXT, io.StringIO(), False),
-        (LogFormat.AUTO, Terminal(), False),
-        (LogFormat.AUTO, io.StringIO(), True),
+        (LogFormat.JSON, Terminal, {}, True, False),
+        (LogFormat.AUTO, io.StringIO, {}, True, False),
+        (LogFormat.AUTO, Terminal, {}, False, True),
+        (LogFormat.TEXT, Terminal, {"TERM": "dumb"}, False, False),
+        (LogFormat.TEXT, Terminal, {"NO_COLOR": "1"}, False, False),
+        (LogFormat.TEXT, Terminal, {"NO_COLOR": ""}, False, True),
+        (LogFormat.TEXT, Terminal, {"FORCE_COLOR": "0"}, False, False),
+        (LogFormat.TEXT, io.StringIO, {}, False, False),
+        (LogFormat.TEXT, io.StringIO, {"FORCE_COLOR": "1"}, False, True),
+        (LogFormat.TEXT, io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     ],
 )
-def test_auto_is_text_in_a_terminal_and_json_elsewhere(log_format: LogFormat, stream: io.StringIO, is_json: bool):
-    with logging_to(stream, log_format) as (_, sink):
+def test_auto_is_text_in_a_terminal_and_json_elsewhere_and_colour_follows_the_conventions(log_format, kind, environ, is_json, coloured):
+    stream = kind()
+    with logging_to(stream, log_format, **environ) as (_, sink):
         sink.emit(ended())
-    assert stream.getvalue().startswith("{") is is_json
-    assert stream.getvalue().count("\n") == 1
+    said = stream.getvalue()
+    assert (said.startswith("{"), "\x1b[" in said, said.count("\n")) == (is_json, coloured, 1)
 
 
-@for_each(
-    ("stream", "environ", "coloured"),
-    [
-        (Terminal(), {}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"FORCE_COLOR": "0"}, False),
-        (io.StringIO(), {}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
-        (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-    ],
-)
-def test_colour_follows_the_conventions(stream: io.StringIO, environ: dict[str, str], coloured: bool):
-    with logging_to(stream, LogFormat.TEXT, **environ) as (_, sink):
-        sink.emit(ended())
-    assert ("\x1b[" in stream.getvalue()) is coloured
+class Unspeakable:
+    def __str__(self) -> str:
+        raise AttributeError
 
 
-def test_what_libraries_log_comes_out_in_the_same_format():
+def test_what_libraries_log_comes_out_in_the_same_format_and_of_an_exception_only_type_and_place():
+    def fail() -> None:
+        raise RuntimeError("the caller's prompt")
+
     stream = io.StringIO()
     with logging_to(stream):
         logging.getLogger("some.library").warning("connection to %s\nfailed", "https://user:hunter2@example.org/")
         logging.getLogger("some.library").info("chatter")
         logging.getLogger("hearth.part").info("ours")
-    first, second = lines(stream)
-    assert (first["level"], first["event"], first["logger"]) == ("warning", "log", "some.library")
-    assert first["message"] == "connection to https://***@example.org/\nfailed"
-    assert second["message"] == "ours"
-
-
-def test_an_exception_is_logged_by_type_and_place_and_never_by_text_nor_with_a_future_that_quotes_it():
-    stream = io.StringIO()
-    with logging_to(stream):
+        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}, {"msg": "%d apples", "args": ("three",)}):
+            logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
         try:
             fail()
         except RuntimeError as error:
@@ -139,22 +236,13 @@ def test_an_exception_is_logged_by_type_and_place_and_never_by_text_nor_with_a_f
             loop.call_exception_handler({"message": "Future exception was never retrieved", "exception": error, "future": future})
             future.exception()
             loop.close()
-    said = [(line["error"], line["message"], line["frames"][-1].rpartition(":")[0]) for line in lines(stream)]
-    assert said == [("RuntimeError", text, __name__) for text in ("it failed", "Future exception was never retrieved")]
+    first, *others, failed, future_failed = lines(stream)
+    assert (first["level"], first["event"], first["logger"]) == ("warning", "log", "some.library")
+    assert first["message"] == "connection to https://***@example.org/\nfailed"
+    assert [line["message"] for line in others] == ["ours", "it is %s", "Unspeakable", "%d apples"]
+    for line, text in ((failed, "it failed"), (future_failed, "Future exception was never retrieved")):
+        assert (line["error"], line["message"], line["frames"][-1].rpartition(":")[0]) == ("RuntimeError", text, __name__)
     assert "prompt" not in stream.getvalue()
-
-
-class Unspeakable:
-    def __str__(self) -> str:
-        raise AttributeError
-
-
-def test_a_library_that_logs_what_has_no_words_is_not_disturbed():
-    stream = io.StringIO()
-    with logging_to(stream):
-        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}, {"msg": "%d apples", "args": ("three",)}):
-            logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
-    assert [line["message"] for line in lines(stream)] == ["it is %s", "Unspeakable", "%d apples"]
 
 
 def test_closing_restores_logging_as_it_was():
@@ -173,7 +261,7 @@ def test_closing_restores_logging_as_it_was():
 
 def test_a_blocked_output_delays_nobody_and_its_losses_are_reported_later():
     stream = GatedOutput()
-    output = configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=4)
+    output = logs.configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=4)
     sink = LogSink(CLOCK, output)
     sink.emit(ended())
     assert stream.entered.wait(WITHIN_S)
@@ -188,33 +276,28 @@ def test_a_blocked_output_delays_nobody_and_its_losses_are_reported_later():
     assert [event["count"] for event in events if event["event"] == "log_lines_dropped"] == [6]
 
 
-def test_a_closed_output_and_a_pipe_whose_reader_is_gone_drop_and_count():
+def test_what_cannot_be_written_is_dropped_and_counted_and_reported_once():
+    """A closed output, a pipe whose reader is gone, and an instant that no calendar shows."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as unread:
-        for stream in (ClosedOutput(), unread):
-            output = configure_logging(LogFormat.JSON, stream, environ={})
+        for closed in (ClosedOutput(), unread):
+            output = logs.configure_logging(LogFormat.JSON, closed, environ={})
             LogSink(CLOCK, output).emit(ended())
             assert (output.close(), output.dropped) == (True, 1)
-
-
-def test_an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log():
     stream = io.StringIO()
-    output = configure_logging(LogFormat.JSON, stream, environ={})
-    LogSink(StoppedClock(wall_s=1e300), output).emit(ended())
-    for _ in range(32):
-        LogSink(CLOCK, output).emit(ended())
-    assert output.close()
-    assert output.dropped == 1
-    said = [line["event"] for line in lines(stream)]
-    assert (said[0], said[1:]) == ("log_lines_dropped", ["item_ended"] * 32), "told once"
+    with logging_to(stream) as (output, sink):
+        LogSink(StoppedClock(wall_s=1e300), output).emit(ended())
+        for _ in range(32):
+            sink.emit(ended())
+    assert [line["event"] for line in lines(stream)] == ["log_lines_dropped"] + ["item_ended"] * 32
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: Path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = tmp_path / "log"
     with file.open("w", encoding="utf-8") as stream:
-        target = Target(stream)
+        target = logs.Target(stream)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
             target.write("first\n")
@@ -229,94 +312,71 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
     assert file.read_text().splitlines() == ["first", "seco", "fourth", "fifth"]
 
 
-@pytest.mark.parametrize("blocking", [True, False])
+@for_each("blocking", [True, False])
 def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
     with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as written:
-        output = configure_logging(LogFormat.JSON, stream, environ={})
-        sink = LogSink(CLOCK, output)
+        output = logs.configure_logging(LogFormat.JSON, stream, environ={})
         for _ in range(400):
-            sink.emit(ended())
-        received = [json.loads(next(written))["event"] for _ in range(400)]
-        assert output.close()
-    assert received == ["item_ended"] * 400
-    assert output.dropped == 0
+            LogSink(CLOCK, output).emit(ended())
+        assert [json.loads(next(written))["event"] for _ in range(400)] == ["item_ended"] * 400
+        assert (output.close(), output.dropped) == (True, 0)
 
 
-def test_an_output_that_cannot_show_a_character_gets_its_escape():
+def test_a_character_that_cannot_be_shown_is_escaped_and_a_closed_stream_does_not_redirect_the_log_into_the_next_opened_file():
     reader, writer = os.pipe()
-    with os.fdopen(writer, "w", encoding="ascii") as stream, os.fdopen(reader, encoding="ascii") as written:
-        output = configure_logging(LogFormat.TEXT, stream, environ={})
+    stream = os.fdopen(writer, "w", encoding="ascii")
+    output = logs.configure_logging(LogFormat.TEXT, stream, environ={})
+    stream.close()
+    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="ascii") as written:
         logging.getLogger("some.library").error("grün")
         assert output.close()
         assert "gr\\xfcn" in next(written)
 
 
-def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
-    reader, writer = os.pipe()
-    stream = os.fdopen(writer, "w", encoding="utf-8")
-    output = configure_logging(LogFormat.JSON, stream, environ={})
-    stream.close()
-    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="utf-8") as written:
-        LogSink(CLOCK, output).emit(ended())
-        assert output.close()
-        assert json.loads(next(written))["event"] == "item_ended"
-
-
 # Refusals that repeat themselves.
-
-
-def refusal(at: float, caller: str = "tagger", **more: Any) -> RequestRejected:
-    return rejected(at=at, caller=caller, **more)
 
 
 def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
     return [(*kind[1:], count) for kind, count in repeats.left_out(now)]
 
 
-def test_the_first_of_a_minute_are_told_and_the_rest_are_counted() -> None:
-    repeats = Repeats()
-    assert [repeats.admits(refusal(number / 10)) for number in range(LINES_PER_MINUTE + 5)] == [True] * LINES_PER_MINUTE + [False] * 5
-    assert told(repeats, WINDOW_S - 0.1) == []
-    assert told(repeats, WINDOW_S) == [("tagger", 429, "rate_limited", 5)]
-    assert told(repeats, WINDOW_S + 1) == []
-    assert all(repeats.admits(refusal(WINDOW_S + 1)) for _ in range(LINES_PER_MINUTE)), "the next minute begins anew"
-    assert told(repeats, 3 * WINDOW_S) == []
+def test_the_first_of_a_minute_are_told_and_the_rest_are_counted_and_hide_no_other():
+    repeats, most, minute = Repeats(), logs.LINES_PER_MINUTE, logs.WINDOW_S
+    assert [repeats.admits(rejected(at=number / 10)) for number in range(most + 5)] == [True] * most + [False] * 5
+    for other in (rejected(at=1, caller="camera"), rejected(at=1, status=503), rejected(at=1, reason="queue_full")):
+        assert repeats.admits(other)
+    assert told(repeats, minute - 0.1) == []
+    assert told(repeats, minute) == [("webui", 429, "rate_limited", 5)]
+    assert told(repeats, minute + 1) == []
+    assert all(repeats.admits(rejected(at=minute + 1)) for _ in range(most)), "the next minute begins anew"
+    assert told(repeats, 3 * minute) == []
+    new_ones = sum(repeats.admits(rejected(at=200, caller=f"192.0.2.{number}")) for number in range(logs.KINDS + 100))
+    assert new_ones == logs.KINDS + most, "ever new callers take no memory"
+    assert told(repeats, 200 + minute) == [(logs.OTHERS, 0, logs.OTHERS, 100 - most)]
 
 
-@for_each("other", [refusal(1, "camera"), refusal(1, status=503), refusal(1, reason="queue_full")])
-def test_one_that_repeats_itself_hides_no_other(other: RequestRejected) -> None:
-    repeats = Repeats()
-    while repeats.admits(refusal(0)):
-        pass
-    assert repeats.admits(other)
+SHORT = ev.BudgetExhausted(at=1, caller="webui", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
+STOPPED = ev.GatewayStopped(at=2, uptime_s=2)
 
 
-def test_ever_new_callers_take_no_memory() -> None:
-    repeats = Repeats()
-    admitted = sum(repeats.admits(refusal(0, f"192.0.2.{number}")) for number in range(KINDS + 100))
-    assert admitted == KINDS + LINES_PER_MINUTE
-    assert told(repeats, WINDOW_S) == [(OTHERS, 0, OTHERS, 100 - LINES_PER_MINUTE)]
-
-
-SHORT = BudgetExhausted(at=1, caller="tagger", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
-REPEATED = [
-    (refusal(1), fact(61), "more_requests_rejected", "rate_limited", "backend_went_down"),
-    (refusal(1), GatewayStopped(at=2, uptime_s=2), "more_requests_rejected", "rate_limited", "gateway_stopped"),
-    (SHORT, fact(61), "more_budget_exhausted", "budget_exceeded", "backend_went_down"),
-]
-
-
-@for_each(("event", "next_one", "name", "reason", "last"), REPEATED)
-def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(event, next_one, name, reason, last) -> None:
+@for_each(
+    ("event", "next_one", "name", "reason"),
+    [
+        (rejected(at=1), fact(61), "more_requests_rejected", "rate_limited"),
+        (rejected(at=1), STOPPED, "more_requests_rejected", "rate_limited"),
+        (SHORT, fact(61), "more_budget_exhausted", "budget_exceeded"),
+    ],
+)
+def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(event, next_one, name, reason):
     stream = io.StringIO()
     with logging_to(stream) as (_, sink):
         for each in (*(event for _ in range(1000)), fact(30), next_one):
             sink.emit(each)
     found = lines(stream)
-    assert [line["event"] for line in found] == [event.NAME] * LINES_PER_MINUTE + ["backend_went_down", name, last]
-    summary = {"level": "warning", "event": name, "caller": "tagger", "status": 429, "reason": reason, "count": 990}
+    assert [line["event"] for line in found] == [event.NAME] * logs.LINES_PER_MINUTE + ["backend_went_down", name, next_one.NAME]
+    summary = {"level": "warning", "event": name, "caller": "webui", "status": 429, "reason": reason, "count": 990}
     assert {key: value for key, value in found[-2].items() if key != "ts"} == summary
 
 

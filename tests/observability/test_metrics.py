@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs_build.vocabulary_page import events_page, metrics_page
 from hearth import events as ev
 from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
@@ -23,7 +25,7 @@ from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
 from hearth.observability.metrics import Metrics, render
 from hearth.types import Band, GpuReading, Lane, Outcome
-from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
+from tests.api.house import ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
@@ -162,26 +164,13 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
 
 
 @in_virtual_time
-async def test_what_shares_the_label_other_is_added_up_in_what_is_read_too():
-    async with House("a", "b", resident=("a",)) as house:
-        for each in range(MODELS):
-            house.gateway.records.metrics.emit(ended(model=f"model-{each}"))
-        for model in ("a", "b", "b"):
-            house.submit(model, service_s=50.0)
-        await asyncio.sleep(1)
-        house.submit("a")
-        assert number(house.gateway, "hearth_queue_model_depth", model="other") == 3
-
-
-@in_virtual_time
-async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
+async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and_other_labels_are_added_up():
     settings = settings_with(queue={"max_external_depth": 7})
-    async with House("a", "b", resident=("a",), settings=settings) as house:
+    async with House("a", "b", "c", "d", resident=("a",), settings=settings) as house:
         first = house.submit("a", service_s=100.0)
-        await asyncio.sleep(5)
-        house.submit("b")
-        await asyncio.sleep(10)
-        house.submit("b")
+        for after_s in (5, 10):
+            await asyncio.sleep(after_s)
+            house.submit("b")
         await asyncio.sleep(1)
         gateway = house.gateway
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 2
@@ -192,13 +181,20 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
         assert number(gateway, "hearth_queue_model_depth", model="b:latest") == 2
         assert number(gateway, "hearth_requests_running", lane="external", model="a:latest") == 1
         assert number(gateway, "hearth_model_resident", model="a:latest", phase="ready") == 1
-        assert number(gateway, "hearth_backend_up") == 1
         house.worker.cancel(first.sequence)
         await asyncio.sleep(30)
         overhead = float(str(house.gpu_status["swap_overhead_pct_1h"]))
         assert number(gateway, "hearth_swap_overhead_ratio") == pytest.approx(overhead / 100) != 0
         assert number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 0
+        for each in range(MODELS):
+            gateway.records.metrics.emit(ended(model=f"model-{each}"))
+        gateway.orders.pause()
+        for _ in range(2):
+            house.submit("c")
+        house.submit("d")
+        await settle()
+        assert number(gateway, "hearth_queue_model_depth", model="other") == 3
 
 
 @in_virtual_time
@@ -211,48 +207,40 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
         await asyncio.sleep(6)
         house.internal("b", service_s=20.0)
         await asyncio.sleep(5)
-        state = house.worker.scheduler.state
-        assert [entry.item.sequence for entry in state.waiting.in_order(Band.INTERRUPTED)] == [2, 1]
-        assert number(house.gateway, "hearth_queue_depth", lane="external", band="interrupted") == 2
+        waiting = house.worker.scheduler.state.waiting.in_order(Band.INTERRUPTED)
+        assert [entry.item.sequence for entry in waiting] == [2, 1]
         assert number(house.gateway, "hearth_queue_oldest_age_seconds", lane="external", band="interrupted") == pytest.approx(15)
         assert number(house.gateway, "hearth_preemptions_total", model="a:latest") == 2
 
 
 @in_virtual_time
-async def test_the_card_is_absent_until_it_says_something_and_0_when_it_is_lost():
-    async with House("a") as house:
-        tracker = house.worker.tracker
-        assert number(house.gateway, "hearth_gpu_up") is None
-        reading = GpuReading(name="card", total_mib=24_576, used_mib=1024, utilisation_pct=40, temperature_c=61, power_w=200)
-        tracker.record_reading(reading, 512)
-        assert number(house.gateway, "hearth_gpu_up") == 1
-        assert number(house.gateway, "hearth_gpu_memory_total_bytes") == 24 * 1024**3
-        assert number(house.gateway, "hearth_gpu_memory_foreign_bytes") == 512 * 1024**2
-        assert number(house.gateway, "hearth_gpu_utilisation_ratio") == pytest.approx(0.4)
-        assert number(house.gateway, "hearth_gpu_temperature_celsius") == 61
-        assert number(house.gateway, "hearth_gpu_power_limit_watts") is None
-        tracker.record_no_reading()
-        assert number(house.gateway, "hearth_gpu_up") == 0
-        assert number(house.gateway, "hearth_gpu_temperature_celsius") is None
-
-
-@in_virtual_time
-async def test_the_owners_orders_are_read_and_a_name_only_while_there_is_one():
+async def test_the_card_is_absent_until_it_says_something_and_0_when_it_is_lost_and_orders_are_read_while_there_are_some():
     async with House("a", resident=("a",)) as house:
-        orders, names = house.gateway.orders, ("hearth_draining", "hearth_ready")
+        gateway, tracker, orders = house.gateway, house.worker.tracker, house.gateway.orders
+
+        def read(*names: str) -> list[float | None]:
+            return [number(gateway, f"hearth_{name}") for name in names]
+
+        card = ("gpu_up", "gpu_memory_total_bytes", "gpu_memory_foreign_bytes", "gpu_temperature_celsius", "gpu_power_limit_watts")
+        assert read(*card) == [None] * 5
+        tracker.record_reading(GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512)
+        assert read(*card) == [1, 24 * 1024**3, 512 * 1024**2, 61, None]
+        assert read("gpu_utilisation_ratio") == [pytest.approx(0.4)]
+        tracker.record_no_reading()
+        assert read(*card) == [0, None, None, None, None]
         await orders.pin("a")
         orders.pause()
-        await settle()
-        assert number(house.gateway, "hearth_pinned", model="a:latest") == 1
-        assert number(house.gateway, "hearth_paused", lane="external") == 1
         orders.drain()
-        assert [number(house.gateway, name) for name in names] == [1, 0]
+        await settle()
+        assert number(gateway, "hearth_pinned", model="a:latest") == 1
+        assert number(gateway, "hearth_paused", lane="external") == 1
+        assert read("draining", "ready") == [1, 0]
         orders.unpin()
         orders.resume()
         await settle()
-        assert number(house.gateway, "hearth_pinned", model="a:latest") is None
-        assert number(house.gateway, "hearth_paused", lane="external") == 0
-        assert [number(house.gateway, name) for name in names] == [0, 1]
+        assert number(gateway, "hearth_pinned", model="a:latest") is None
+        assert number(gateway, "hearth_paused", lane="external") == 0
+        assert read("draining", "ready") == [0, 1]
 
 
 PARTS: dict[str, dict[str, object]] = {
@@ -287,7 +275,19 @@ async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has
 # The page, its documentation, the dashboard and the rules.
 
 
-def test_names_have_units_and_texts_end():
+def own_fields(kind: type[Event]) -> set[str]:
+    base = next(known for known in (ev.ItemEvent, ev.JobEvent, Event) if issubclass(kind, known))
+    return {field.name for field in fields(kind)} - {field.name for field in fields(base)}
+
+
+def test_every_event_and_metric_is_documented_once_and_says_when_it_happens_and_what_its_own_fields_are():
+    for kind in all_kinds():
+        when, _, said = (" ".join((kind.__doc__ or "").split())).partition(" Fields: ")
+        assert when.endswith("."), kind
+        if said:
+            assert set(re.findall(r"`([a-z_]+)`", said)) - {"reason"} | ({"reason"} & own_fields(kind)) == own_fields(kind), kind
+    assert sorted(re.findall(r"^\| `(\w+)` \|", events_page(), re.MULTILINE)) == sorted(kind.NAME for kind in all_kinds())
+    assert re.findall(r"^\| `(\w+)` \|", metrics_page(), re.MULTILINE) == list(FAMILIES)
     for family in FAMILIES.values():
         assert re.fullmatch(r"hearth_[a-z_]+", family.name)
         assert family.name.endswith("_total") == (family.kind == "counter"), family.name
@@ -321,20 +321,6 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist_by_labels_that_they_have
         assert grouped | chosen <= known, text
 
 
-# `GET /metrics`.
-
-
-async def test_any_key_opens_the_page_and_no_key_does_not():
-    app = FakeGateway(keys=KEYS).app()
-    assert (await ask(app, "GET", "/metrics")).status == 401
-    got = await ask(app, "GET", "/metrics", key=LOW_KEY)
-    assert got.status == 200
-    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert got.headers["cache-control"] == "no-store"
-    assert b"\nhearth_backend_up 1.0\n" in got.body
-    assert b"\nprocess_resident_memory_bytes " in got.body
-
-
 EVERYTHING = """
 storage: {{path: "{folder}/hearth.db"}}
 cloud: {{api_key: "${{KEY}}", base_url: "http://127.0.0.1:9"}}
@@ -350,9 +336,12 @@ async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_
     async with running as (_, url), aiohttp.ClientSession() as caller:
         body = {"model": "llama3.1:8b", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
         asked = asyncio.ensure_future(caller.post(f"{url}/api/generate", json=body))
+        headers = (await caller.get(f"{url}/metrics")).headers
         pages = [await (await caller.get(f"{url}/metrics")).text() for _ in range(3)]
         assert (await asked).status == 200
         pages.append(await (await caller.get(f"{url}/metrics")).text())
+    assert (headers["content-type"], headers["cache-control"]) == ("text/plain; version=0.0.4; charset=utf-8", "no-store")
+    assert "\nprocess_resident_memory_bytes " in pages[0]
     for page in pages:
         assert {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")} == set(FAMILIES)
     found = {each.name: [sample.value for sample in each.samples] for each in text_string_to_metric_families(pages[-1])}

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence as Rows
 from typing import Any
 
 import pytest
 
+from hearth import events as ev
 from hearth.bootstrap.assembly import join_latency
-from hearth.events import (
-    Event,
-    ItemDispatched,
-    ItemEnded,
-    ItemInterrupted,
-    ItemLost,
-    ItemQueued,
-    ItemResent,
-    ItemStreaming,
-    SwapCompleted,
-    SwapFailed,
-    SwapStarted,
-)
 from hearth.observability.metric_families import MODELS
-from hearth.observability.requests import KEPT, SPAN_S, TTL_S, Phase, RequestTracker, seconds_of
+from hearth.observability.requests import KEPT, PHASES, SPAN_S, TTL_S, RequestTracker, seconds_of
 from hearth.observability.timeline import Timeline
 from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
 from tests.observability.samples import ended, sample
@@ -34,15 +21,15 @@ from tests.worker.house import House, body_of
 MODEL = "home:32b"
 
 
-def of(kind: type[Event], at: float, sequence: int = 1, model: str = MODEL) -> Event:
+def of(kind: type[ev.Event], at: float, sequence: int = 1, model: str = MODEL) -> ev.Event:
     return sample(kind, at=at, sequence=Sequence(sequence), model=model)
 
 
-def end(at: float = 0.0, sequence: int = 1, **more: Any) -> ItemEnded:
+def end(at: float = 0.0, sequence: int = 1, **more: Any) -> ev.ItemEnded:
     return ended(at=at, sequence=Sequence(sequence), **more)
 
 
-def fed(*events: Event) -> RequestTracker:
+def fed(*events: ev.Event) -> RequestTracker:
     tracker = RequestTracker(Timeline())
     for event in events:
         tracker.emit(event)
@@ -50,7 +37,7 @@ def fed(*events: Event) -> RequestTracker:
 
 
 def places(tracker: RequestTracker) -> dict[int, tuple[str, float]]:
-    return {int(sequence): (phase.value, since) for sequence, phase, since in tracker.under_way() if phase is not Phase.TOTAL}
+    return {int(sequence): (phase, since) for sequence, phase, since in tracker.under_way() if phase != "total"}
 
 
 def row(tracker: RequestTracker, now: float, lane: str = "external", model: str | None = None) -> Any:
@@ -59,37 +46,37 @@ def row(tracker: RequestTracker, now: float, lane: str = "external", model: str 
 
 
 LIFE = [
-    (of(ItemQueued, 1.0), ("queue_wait", 1.0)),
-    (sample(SwapStarted, at=3.0, to_model=MODEL), ("swap_wait", 3.0)),
-    (sample(SwapFailed, at=4.0, from_models=("old:7b",), to_model=""), ("swap_wait", 3.0)),  # one that would not leave says nothing of it
-    (sample(SwapCompleted, at=5.0), ("queue_wait", 1.0)),
-    (of(ItemDispatched, 5.5), ("first_byte", 5.5)),
-    (of(ItemStreaming, 6.0), ("backend", 6.0)),
-    (of(ItemInterrupted, 7.0), ("queue_wait", 7.0)),
-    (of(ItemDispatched, 8.0), ("first_byte", 8.0)),
-    (of(ItemResent, 9.0), ("queue_wait", 9.0)),
-    (sample(SwapStarted, at=9.5, to_model=MODEL), ("swap_wait", 9.5)),
-    (sample(SwapFailed, at=9.7), ("queue_wait", 9.0)),
+    (of(ev.ItemQueued, 1.0), ("queue_wait", 1.0)),
+    (sample(ev.SwapStarted, at=3.0, to_model=MODEL), ("swap_wait", 3.0)),
+    (
+        sample(ev.SwapFailed, at=4.0, from_models=("old:7b",), to_model=""),
+        ("swap_wait", 3.0),
+    ),  # one that would not leave says nothing of it
+    (sample(ev.SwapCompleted, at=5.0), ("queue_wait", 1.0)),
+    (of(ev.ItemDispatched, 5.5), ("first_byte", 5.5)),
+    (of(ev.ItemStreaming, 6.0), ("backend", 6.0)),
+    (of(ev.ItemInterrupted, 7.0), ("queue_wait", 7.0)),
+    (of(ev.ItemDispatched, 8.0), ("first_byte", 8.0)),
+    (of(ev.ItemResent, 9.0), ("queue_wait", 9.0)),
+    (sample(ev.SwapStarted, at=9.5, to_model=MODEL), ("swap_wait", 9.5)),
+    (sample(ev.SwapFailed, at=9.7), ("queue_wait", 9.0)),
 ]
 
 
-def test_a_request_is_followed_from_phase_to_phase_and_forgotten_at_its_end():
+def test_a_request_is_followed_from_phase_to_phase_and_waits_for_the_swap_to_its_own_model_only():
     tracker = fed()
     for event, place in LIFE:
         tracker.emit(event)
         assert places(tracker) == {1: place}, event
     tracker.emit(end(10.0))
     assert places(tracker) == {}
-
-
-def test_only_who_waits_for_the_model_that_is_loaded_waits_for_the_swap_and_not_longer_than_it_waits_at_all():
-    swap = sample(SwapStarted, at=2.0, to_model=MODEL)
-    tracker = fed(of(ItemQueued, 1.0), of(ItemQueued, 1.0, 2, "other:7b"), swap, of(ItemQueued, 3.0, 3), of(ItemDispatched, 3.5, 4))
+    swap = sample(ev.SwapStarted, at=2.0, to_model=MODEL)
+    tracker = fed(of(ev.ItemQueued, 1.0), of(ev.ItemQueued, 1.0, 2, "other:7b"), swap, of(ev.ItemQueued, 3.0, 3))
     assert places(tracker) == {1: ("swap_wait", 2.0), 2: ("queue_wait", 1.0), 3: ("swap_wait", 3.0)}
 
 
 def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
-    tracker = fed(of(ItemQueued, 1.0), of(ItemQueued, 2.0, 2), of(ItemQueued, 3.0, 3), of(ItemDispatched, 4.0))
+    tracker = fed(*(of(ev.ItemQueued, float(n), n) for n in (1, 2, 3)), of(ev.ItemDispatched, 4.0))
     shown: Any = tracker.shown(10.0)
     assert shown["under_way"] == {
         "queue_wait": {"requests": 2, "oldest_s": 8.0, "oldest": 2},
@@ -98,31 +85,23 @@ def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
         "backend": {"requests": 0, "oldest_s": 0.0, "oldest": None},
         "total": {"requests": 3, "oldest_s": 9.0, "oldest": 1},
     }
-    tracker.emit(of(ItemInterrupted, 9.0))
-    assert tracker.shown(10.0)["under_way"]["queue_wait"] == {"requests": 3, "oldest_s": 8.0, "oldest": 2}  # type: ignore[index]
+    tracker.emit(of(ev.ItemInterrupted, 9.0))
+    shown = tracker.shown(10.0)
+    assert shown["under_way"]["queue_wait"] == {"requests": 3, "oldest_s": 8.0, "oldest": 2}
 
 
-def test_percentiles_are_those_of_the_nearest_rank_by_lane_and_model_and_worked_out_anew_with_every_end():
+def test_percentiles_are_those_of_the_nearest_rank_of_the_last_hour_by_lane_and_model():
     tracker = fed(*(end(float(n), queue_s=float(n)) for n in range(1, 101)), end(lane=Lane.INTERNAL, queue_s=7.0, model=None))
     expected = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
     assert row(tracker, 100.0)["queue_wait_s"] == row(tracker, 100.0, model=MODEL)["queue_wait_s"] == expected
     assert row(tracker, 100.0, "internal", "any")["queue_wait_s"] == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
-    assert (row(tracker, 100.0)["requests"], row(tracker, 100.0, "internal")["requests"]) == (100, 1)
     tracker.emit(end(100.0, queue_s=1000.0))
-    assert row(tracker, 100.0)["queue_wait_s"]["p99"] == 100.0
-    assert fed().shown(0.0)["last_hour"] == [], "nothing has ended: no row"
-
-
-def test_what_a_request_never_came_to_is_not_measured_of_it():
-    found = row(fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0)), 1.0)
-    assert [found[f"{phase}_s"] is None for phase in Phase] == [False, True, True, True, False]
-
-
-def test_what_ended_an_hour_ago_does_not_count_any_more():
+    assert (row(tracker, 100.0)["queue_wait_s"]["p99"], row(tracker, 100.0)["requests"]) == (100.0, 101)
     tracker = fed(end(10.0, total_s=1.0), end(20.0, total_s=3.0))
-    assert row(tracker, 10.0 + SPAN_S - 0.001)["total_s"]["p50"] == 1.0
-    assert row(tracker, 10.0 + SPAN_S)["total_s"]["p50"] == 3.0
-    assert row(tracker, 20.0 + SPAN_S) is None
+    assert [row(tracker, 10.0 + SPAN_S - ago_s)["total_s"]["p50"] for ago_s in (0.001, 0.0)] == [1.0, 3.0]
+    assert row(tracker, 20.0 + SPAN_S) is None, "nothing has ended: no row"
+    never_ran = row(fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0)), 1.0)
+    assert [never_ran[f"{phase}_s"] is None for phase in PHASES] == [False, True, True, True, False]
 
 
 def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_share_one_row():
@@ -131,14 +110,12 @@ def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_shar
     assert row(tracker, float(KEPT))["queue_wait_s"]["p50"] == 10 + KEPT // 2 - 1
     many = fed(*(end(1.0, model=f"model-{n}") for n in range(MODELS + 30)))
     rows: Any = many.shown(1.0)["last_hour"]
-    assert len(rows) == 1 + MODELS + 1
-    assert row(many, 1.0, model="other")["requests"] == 30
+    assert (len(rows), row(many, 1.0, model="other")["requests"]) == (1 + MODELS + 1, 30)
 
 
 def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_last_sign_of_life():
-    tracker = fed(of(ItemQueued, 0.0), of(ItemQueued, 0.0, 2), of(ItemDispatched, 30.0, 2))
-    waiting = {Sequence(1)}.__contains__
-    nobody = frozenset[Sequence]().__contains__
+    tracker = fed(of(ev.ItemQueued, 0.0), of(ev.ItemQueued, 0.0, 2), of(ev.ItemDispatched, 30.0, 2))
+    waiting, nobody = {Sequence(1)}.__contains__, frozenset[Sequence]().__contains__
     assert tracker.forget_lost(30.0 + TTL_S - 0.001, waiting) == []
     (lost,) = tracker.forget_lost(30.0 + TTL_S, waiting)
     assert (lost.sequence, lost.phase, lost.silent_s, lost.caller, tracker.lost) == (2, "first_byte", TTL_S, "word", 1)
@@ -151,7 +128,7 @@ def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_l
 
 
 def logged(ended_wall_s: float, total_s: float) -> Invocation:
-    known = {name: getattr(ended(), name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed", "sequence")}
+    known = {name: getattr(ended(), name) for name in ev.ItemEnded.__dataclass_fields__ if name not in ("at", "resumed", "sequence")}
     about: dict[str, Any] = {"request_id": RequestId("req_1"), "accepted_wall_s": ended_wall_s - total_s, "ended_wall_s": ended_wall_s}
     return Invocation(epoch=1, sequence=Sequence(1), **{**known, **about, "total_s": total_s})
 
@@ -165,57 +142,45 @@ def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
     assert [row(tracker, SPAN_S - ago_s)["requests"] for ago_s in (1800.0, 600.0, 0.0)] == [3, 2, 1]
 
 
-def house_with_latency(*models: str, resident: Rows[str] = ()) -> House:
-    house = House(*models, resident=resident)
-    join_latency(house.gateway)
-    return house
-
-
-def under_way(house: House) -> dict[str, int]:
-    shown: Any = house.worker.get_status()["latency"]
-    return {phase: part["requests"] for phase, part in shown["under_way"].items() if part["requests"]}
-
-
 @in_virtual_time
-async def test_a_house_knows_the_phase_of_every_request_and_long_waits_are_no_losses():
-    async with house_with_latency("a", "b", resident=("a",)) as house:
+async def test_the_status_knows_the_phase_of_every_request_and_histograms_and_percentiles_measure_the_same():
+    house = House("a", "b", resident=("a",))
+    join_latency(house.gateway)
+    async with house:
+
+        def under_way() -> dict[str, int]:
+            shown: Any = house.worker.get_status()["latency"]
+            return {phase: part["requests"] for phase, part in shown["under_way"].items() if part["requests"]}
+
         first = house.submit("a", stream=True, first_byte_s=50.0, service_s=200.0)
         second = house.submit("b", stream=True)
         await sleep_until(49.0)
-        assert under_way(house) == {"first_byte": 1, "queue_wait": 1, "total": 2}
+        assert under_way() == {"first_byte": 1, "queue_wait": 1, "total": 2}
         await sleep_until(150.0)
-        assert under_way(house) == {"backend": 1, "queue_wait": 1, "total": 2}
+        assert under_way() == {"backend": 1, "queue_wait": 1, "total": 2}
         await sleep_until(201.0)
-        assert under_way(house) == {"swap_wait": 1, "total": 1}
+        assert under_way() == {"swap_wait": 1, "total": 1}
         await asyncio.gather(body_of(first), body_of(second))
-        assert under_way(house) == {}
-        assert house.events.of(ItemLost) == []
-        found: Any = house.worker.get_status()["latency"]
-        took = {one["model"]: one["first_byte_s"]["p50"] for one in found["last_hour"]}
-        assert took == {None: took["b:latest"], "a:latest": 50.0, "b:latest": took["b:latest"]}
+        assert (under_way(), house.events.of(ev.ItemLost)) == ({}, [])
+        shown: Any = house.worker.get_status()["latency"]
+        for event in house.events.of(ev.ItemEnded):
+            (figures,) = (each for each in shown["last_hour"] if each["model"] == event.model)
+            for phase, seconds in zip(PHASES, seconds_of(event), strict=True):
+                assert number(house.gateway, f"hearth_{phase}_seconds_sum", lane="external", model=str(event.model)) == seconds
+                assert figures[f"{phase}_s"]["p50"] == pytest.approx(seconds, abs=0.001)
 
 
 @in_virtual_time
 async def test_a_request_whose_end_is_never_told_is_lost_once_and_seen_in_the_metrics():
-    async with house_with_latency("a", resident=("a",)) as house:
-        house.gateway.events.emit(of(ItemQueued, 0.0, 999))
+    house = House("a", resident=("a",))
+    join_latency(house.gateway)
+    async with house:
+        house.gateway.events.emit(of(ev.ItemQueued, 0.0, 999))
         await sleep_until(5.0)
         assert number(house.gateway, "hearth_requests_under_way", phase="queue_wait") == 1
         assert number(house.gateway, "hearth_requests_under_way_oldest_seconds", phase="total") == 5
         await sleep_until(2 * TTL_S)
         assert number(house.gateway, "hearth_requests_under_way", phase="total") == 0
         assert number(house.gateway, "hearth_requests_lost_total") == 1
-        assert [(event.request_id, event.silent_s) for event in house.events.of(ItemLost)] == [("word", TTL_S)]
+        assert [(event.request_id, event.silent_s) for event in house.events.of(ev.ItemLost)] == [("word", TTL_S)]
         house.events.all.clear()
-
-
-@in_virtual_time
-async def test_histograms_and_percentiles_measure_the_same():
-    async with house_with_latency("a") as house:
-        await body_of(house.submit("a", service_s=3.0))
-        (event,) = house.events.of(ItemEnded)
-        shown: Any = house.worker.get_status()["latency"]
-        for phase, seconds in zip(Phase, seconds_of(event), strict=True):
-            assert number(house.gateway, f"hearth_{phase.value}_seconds_sum", lane="external", model="a:latest") == (seconds or 0.0)
-            figures = shown["last_hour"][0][f"{phase.value}_s"]
-            assert figures is None if seconds is None else figures["p50"] == pytest.approx(seconds, abs=0.001)

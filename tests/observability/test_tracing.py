@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from hearth.errors import ConfigError
 from hearth.events import Event, ItemDispatched, ItemQueued, TelemetryFailed, TelemetryRecovered
 from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
 from hearth.observability.timeline import Timeline
-from hearth.observability.tracing import CLOSE_TIMEOUT_S, GIVING_UP_TIMEOUT_S, OtlpTraces, address_of
+from hearth.observability.tracing import CLOSE_TIMEOUT_S, GIVING_UP_TIMEOUT_S, OtlpTraces
 from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
 from tests.observability.samples import ended, sample
@@ -75,11 +75,9 @@ CHAT = Origin(route="/api/chat")
 class Traced:
     """What the SDK makes of requests; times in seconds of the monotonic clock."""
 
-    def __init__(
-        self, collector: SpanExporter | None = None, events: Recorder | None = None, endpoint: str = "http://c:4318", **settings: Any
-    ) -> None:
-        self._memory, self._closed = InMemorySpanExporter(), False
-        telemetry = TelemetrySettings(otlp_endpoint="http://c:4318", **settings)
+    def __init__(self, collector: SpanExporter | None = None, events: Recorder | None = None, **settings: Any) -> None:
+        self._memory = InMemorySpanExporter()
+        telemetry = TelemetrySettings(**{"otlp_endpoint": "http://c:4318", **settings})
         self.way = OtlpTraces(telemetry, clock=LoopClock(), events=events or Recorder(), exporter=collector or self._memory)
         self._wall_less_at_s = LoopClock().wall() - LoopClock().monotonic()
         self.requests = RequestTracker(Timeline())
@@ -90,27 +88,28 @@ class Traced:
             self.requests.emit(event)
             self.requests.note(SequenceNumber(1), origin)
 
-    def one(self, traceparent: str = "", outcome: Outcome = Outcome.COMPLETED) -> None:
+    def one(self, traceparent: str = "") -> None:
         """A request that waits for a second and runs for two."""
-        life = (about(ItemQueued, 1.0), about(ItemDispatched, 2.0), ended(outcome, at=4.0, reason="backend_gone"))
+        life = (about(ItemQueued, 1.0), about(ItemDispatched, 2.0), ended(at=4.0))
         self.tell(Origin(route="/api/chat", traceparent=traceparent), *life)
 
-    async def spans(self) -> list[ReadableSpan]:
+    def spans(self) -> list[ReadableSpan]:
         """All that have ended, in the order in which they began. Ends the way at once: virtual time does not wait for the SDK's thread."""
-        if not self._closed:
-            self._closed = True
-            self.way._shut_down(asyncio.Event())
+        self.way._shut_down(asyncio.Event())
         return sorted(self._memory.get_finished_spans(), key=lambda span: span.start_time or 0)
 
-    async def tree(self, sequence: int = 1) -> tuple[ReadableSpan, list[ReadableSpan]]:
-        """The root of a request, and what is right below it."""
-        found = await self.spans()
-        (root,) = (span for span in found if (span.attributes or {}).get("hearth.sequence") == sequence)
+    def tree(self) -> tuple[ReadableSpan, list[ReadableSpan]]:
+        """The root of the one request, and what is right below it."""
+        found = self.spans()
+        (root,) = (span for span in found if (span.attributes or {}).get("hearth.sequence") == 1)
         return root, below(found, root)
 
-    def times(self, span: ReadableSpan) -> tuple[str, float, float]:
-        began_s, ended_s = ((ns or 0) / 1e9 - self._wall_less_at_s for ns in (span.start_time, span.end_time))
-        return span.name, round(began_s, 3) + 0.0, round(ended_s, 3) + 0.0  # no -0.0
+    def drawn(self, spans: Sequence[ReadableSpan], span: ReadableSpan, depth: int = 0) -> list[str]:
+        """A span and what is below it: name, times, error or outcome, marks."""
+        began_s, ended_s = (round((ns or 0) / 1e9 - self._wall_less_at_s, 3) + 0.0 for ns in (span.start_time, span.end_time))  # no -0.0
+        known = {"error": error_of(span), "outcome": said(span).get("hearth.outcome"), "marks": " ".join(mark.name for mark in span.events)}
+        line = " ".join([f"{'  ' * depth}{span.name} {began_s:g}-{ended_s:g}", *(f"{key}={text}" for key, text in known.items() if text)])
+        return [line, *(each for child in below(spans, span) for each in self.drawn(spans, child, depth + 1))]
 
 
 def about(kind: type[Event], at: float = 0.0) -> Event:
@@ -127,14 +126,6 @@ def said(span: ReadableSpan) -> dict[str, Any]:
 
 def error_of(span: ReadableSpan) -> str | None:
     return span.status.description if span.status.status_code is StatusCode.ERROR else None
-
-
-def drawn(traced: Traced, spans: Sequence[ReadableSpan], span: ReadableSpan, depth: int = 0) -> list[str]:
-    """A span and what is below it: name, times, error or outcome, marks."""
-    name, began_s, ended_s = traced.times(span)
-    known = {"error": error_of(span), "outcome": said(span).get("hearth.outcome"), "marks": " ".join(mark.name for mark in span.events)}
-    line = " ".join([f"{'  ' * depth}{name} {began_s:g}-{ended_s:g}", *(f"{key}={text}" for key, text in known.items() if text)])
-    return [line, *(each for child in below(spans, span) for each in drawn(traced, spans, child, depth + 1))]
 
 
 def swapped(at: float, swap_s: float, to_model: str = "m") -> Event:
@@ -194,18 +185,17 @@ LIVES: dict[str, tuple[list[Event], list[str]]] = {
 async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
     traced, (events, expected) = Traced(), LIVES[name]
     traced.tell(CHAT, *events)
-    root, _ = await traced.tree()
-    outcome = said(root)["hearth.outcome"]
-    lines = drawn(traced, await traced.spans(), root)
-    assert [line.removeprefix("  ") for line in lines[1:]] == expected
-    assert lines[0].startswith("POST /api/chat")
-    assert (error_of(root) is not None) == (outcome == "failed")
+    spans = traced.spans()
+    (root,) = (span for span in spans if span.parent is None)
+    first, *others = traced.drawn(spans, root)
+    assert ([line.removeprefix("  ") for line in others], first[:14]) == (expected, "POST /api/chat")
+    assert (error_of(root) is not None) == (said(root)["hearth.outcome"] == "failed")
 
 
 async def test_what_is_known_of_a_request_and_its_call_is_on_them_and_nothing_of_http_where_there_was_none():
     traced, promoted = Traced(), sample(ev.ItemPromoted, at=0.5, sequence=SequenceNumber(1), band="normal")
     traced.tell(CHAT, QUEUED, promoted, CALLED, end(2.0, interrupt_count=1))
-    root, (_, call) = await traced.tree()
+    root, (_, call) = traced.tree()
     assert {"hearth.attempt": 3, "gen_ai.usage.output_tokens": 34, "gen_ai.response.time_to_first_chunk": 0.5}.items() <= said(call).items()
     names = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "ollama", "gen_ai.request.model": "m", "gen_ai.response.model": "m"}
     assert names.items() <= said(call).items()
@@ -218,7 +208,7 @@ async def test_what_is_known_of_a_request_and_its_call_is_on_them_and_nothing_of
     inside = Traced()
     inside.tell(Origin(), QUEUED, CALLED, end(2.0))
     inside.tell(CHAT, ended(sequence=SequenceNumber(2)))  # what ends without having begun is no trace
-    root, (_, call) = await inside.tree()
+    root, (_, call) = inside.tree()
     assert (root.name, call.name, any(name.startswith("http.") for name in said(root))) == ("item", "text_completion m", False)
 
 
@@ -226,9 +216,9 @@ async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
     traced = Traced()
     traced.tell(CHAT, *map(about, (ItemQueued, *(ItemDispatched, ev.ItemInterrupted) * 3 * STEPS_KEPT)))
     traced.tell(CHAT, about(ItemDispatched, 8.0), ended(at=9.0))
-    _, parts = await traced.tree()
+    _, parts = traced.tree()
     assert len(parts) <= STEPS_KEPT + 4
-    assert traced.times(parts[-1])[1:] == (8.0, 9.0), "the last one is worth more than those before it"
+    assert traced.drawn((), parts[-1])[0].endswith(" 8-9"), "the last one is worth more than those before it"
 
 
 @for_each("text", ["otlp_endpoint: collector", "otlp_endpoint: 'http://me:secret@c:4318'", "sample_ratio: 1.5", "service_name: ''"])
@@ -247,34 +237,23 @@ def test_settings_that_cannot_be_used_are_refused_by_name(text: str):
 async def test_the_callers_trace_goes_on_in_hearth_and_one_that_cannot_be_read_begins_a_trace_of_its_own(traceparent, parent):
     traced = Traced()
     traced.one(traceparent)
-    root, _ = await traced.tree()
+    root, _ = traced.tree()
     assert (root.parent and (f"{root.context.trace_id:032x}", f"{root.parent.span_id:016x}")) == parent
 
 
-async def test_a_caller_that_keeps_no_trace_of_its_own_is_not_traced():
-    traced = Traced()
-    traced.one(UNSAMPLED)
-    assert await traced.spans() == []
-
-
-async def test_the_sample_ratio_counts_for_those_who_do_not_decide_themselves():
-    traced = Traced(sample_ratio=0.0, service_name="our house")
-    traced.one()
-    traced.one(SAMPLED)
-    spans = await traced.spans()
+async def test_a_caller_decides_whether_it_is_traced_and_the_sample_ratio_counts_for_those_who_do_not_decide():
+    traced = Traced(sample_ratio=0.0, service_name="our house", otlp_endpoint="http://c:4318/")
+    for traceparent in ("", UNSAMPLED, SAMPLED):
+        traced.one(traceparent)
+    spans = traced.spans()
     assert {span.resource.attributes["service.name"] for span in spans} == {"our house"}
     assert {f"{span.context.trace_id:032x}" for span in spans} == {TRACE_ID}
-    assert len(spans) == 4
-
-
-@for_each("endpoint", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
-def test_the_path_of_traces_is_added_where_it_is_missing(endpoint: str):
-    assert address_of(endpoint) == "http://c:4318/v1/traces"
+    assert (len(spans), traced.way.status()["endpoint"]) == (4, "http://c:4318/v1/traces")
 
 
 async def test_a_collector_that_takes_nothing_is_reported_once_and_once_when_it_takes_traces_again_with_what_was_lost():
     heard, collector = Recorder(), Collector()
-    traced = Traced(collector, heard)
+    traced = Traced(collector, heard, otlp_endpoint="http://c:4318/v1/traces")
     traced.one()
     failed = await heard.first(TelemetryFailed)
     assert failed.endpoint == "http://c:4318/v1/traces"
@@ -340,32 +319,26 @@ def receiver() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
         server.server_close()
 
 
-@asynccontextmanager
-async def traced_house(endpoint: str) -> AsyncIterator[str]:
-    """A gateway with the emulator behind it that tells a collector; the URL it listens at."""
-    settings = Settings(gpu=GpuSettings(home_model=""), telemetry=TelemetrySettings(otlp_endpoint=endpoint, service_name="our house"))
-    async with running_gateway(GatewayConfig(settings=settings), port=0, backend_mode=BackendMode.EMULATOR) as (_, url):
-        yield url
-
-
 def attributes(span: ProtoSpan) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
-
-
-async def ask(url: str, path: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> int:
-    async with aiohttp.ClientSession() as session, session.post(url + path, json=body, headers=headers) as answer:
-        await answer.read()
-        return answer.status
 
 
 async def test_requests_arrive_at_a_collector_as_traces_with_no_word_of_a_prompt():
     chat = {"model": "llama3.1:8b", "messages": [{"role": "user", "content": SECRET}], "options": {"num_predict": 3}}
     embed = {"model": "nomic-embed-text", "input": SECRET}
     with receiver() as (endpoint, taken):
-        async with traced_house(endpoint) as url:
-            assert await ask(url, "/api/chat", chat, {"traceparent": SAMPLED, "tracestate": "rojo=1"}) == 200
-            assert await ask(url, "/v1/embeddings", embed) == 200
-            assert await ask(url, "/api/chat", {**chat, "model": "no-such-model"}) == 404
+        settings = Settings(gpu=GpuSettings(home_model=""), telemetry=TelemetrySettings(otlp_endpoint=endpoint, service_name="our house"))
+        running = running_gateway(GatewayConfig(settings=settings), port=0, backend_mode=BackendMode.EMULATOR)
+        async with running as (_, url), aiohttp.ClientSession() as session:
+            for path, body, status in (
+                ("/api/chat", chat, 200),
+                ("/v1/embeddings", embed, 200),
+                ("/api/chat", {**chat, "model": "no-such-model"}, 404),
+            ):
+                headers = {"traceparent": SAMPLED, "tracestate": "rojo=1"} if path == "/api/chat" else {}
+                async with session.post(url + path, json=body, headers=headers) as answer:
+                    await answer.read()
+                    assert answer.status == status
     found = [each for request in taken for each in request.resource_spans]
     assert {attributes(each.resource)["service.name"] for each in found} == {"our house"}
     spans = [span for each in found for scope in each.scope_spans for span in scope.spans]
@@ -373,26 +346,24 @@ async def test_requests_arrive_at_a_collector_as_traces_with_no_word_of_a_prompt
     assert set(roots) == {"POST /api/chat", "POST /v1/embeddings"}
     chatted = roots["POST /api/chat"]
     assert (chatted.trace_id.hex(), chatted.parent_span_id.hex(), chatted.trace_state) == (TRACE_ID, PARENT_ID, "rojo=1")
-    assert {span.name for span in spans if span.trace_id == chatted.trace_id} == {
-        "POST /api/chat",
-        "queue",
-        "swap",
-        "chat llama3.1:8b",
-        "first byte",
-    }
+    names = {"POST /api/chat", "queue", "swap", "chat llama3.1:8b", "first byte"}
+    assert {span.name for span in spans if span.trace_id == chatted.trace_id} == names
     embedded = next(span for span in spans if span.name == "embeddings nomic-embed-text:latest")
     assert attributes(embedded)["gen_ai.operation.name"] == "embeddings"
     assert all(SECRET.encode() not in request.SerializeToString() for request in taken)
+
+
+def program(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HOME": str(folder)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, cwd=folder, env=environment, check=False)
 
 
 def test_without_opentelemetry_the_start_is_refused_with_what_to_install(tmp_path: Path):
     file = tmp_path / "config.yaml"
     file.write_text("telemetry: {otlp_endpoint: 'http://127.0.0.1:4318'}\nstorage: {enabled: false}\n")
     hidden = "import sys; sys.modules['opentelemetry.sdk'] = None; from hearth.cli import main; main()"
-    command = [sys.executable, "-c", hidden, "serve", "--emulator", "--port", "0", "--config", str(file)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, check=False
-    )
+    done = program(hidden, tmp_path, "serve", "--emulator", "--port", "0", "--config", str(file))
     assert done.returncode == 2
     assert '.venv/bin/pip install -e ".[otel]"' in done.stderr
     assert "telemetry.otlp_endpoint" in done.stderr
@@ -408,5 +379,5 @@ async def life():
     print(gateway.records.requests.on_trace, "opentelemetry.sdk" in sys.modules)
 asyncio.run(life())
 """
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path, check=False)
+    done = program(told, tmp_path)
     assert done.stdout == "None False\n", done.stderr

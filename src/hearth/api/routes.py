@@ -7,17 +7,18 @@ and only `/healthz` and the dashboard's own files, which hold no data, are open 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cache, cached_property, partial
 from typing import Any
 
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import compile_path
+from starlette.routing import BaseRoute, compile_path
 
 from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
@@ -26,20 +27,19 @@ from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, ans
 from hearth.api.files import FILES_PATH, FilePages, FileTransfer
 from hearth.api.inference import CompletionBody, CompletionPages, Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
-from hearth.api.openapi import described
 from hearth.api.passthrough import Passthrough, refuse_unserved
 from hearth.api.request import Body, Request
 from hearth.api.status import StatusPages
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH
+from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH, Endpoint
 from hearth.gateway import Gateway
-from hearth.types import Dialect
+from hearth.types import Dialect, __version__
 
 _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 
 Handler = Callable[[Request, Identity, Body], Awaitable[None]]
-Endpoint = Callable[..., Any]
+PageHandler = Callable[..., Any]
 
 
 class Access(Enum):
@@ -92,7 +92,7 @@ class Routes:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
         status, admin, jobs = self.status, AdminPages(gateway), JobPages(gateway)
         files, batches, completions = FilePages(gateway), BatchPages(gateway), CompletionPages(gateway)
-        pages: dict[str, dict[str, Endpoint]] = {
+        pages: dict[str, dict[str, PageHandler]] = {
             "/healthz": {"GET": status.alive},
             "/readyz": {"GET": status.ready},
             "/metrics": {"GET": status.metrics},
@@ -138,7 +138,7 @@ class Routes:
             for method, endpoint in endpoints.items():
                 self._add_page(method, path, endpoint)
 
-    def _add_page(self, method: str, path: str, endpoint: Endpoint) -> None:
+    def _add_page(self, method: str, path: str, endpoint: PageHandler) -> None:
         bodies: dict[str, type[BaseModel]] = {"/llm/completions": CompletionBody, JOBS_PATH: JobBody}
         body = bodies.get(path) if method == "POST" else None
         route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
@@ -210,3 +210,100 @@ def is_odd(path: str, target: str) -> bool:
     if not path.startswith("/") or not path.isprintable() or _ODD.search(path):
         return True
     return "%" in target.partition("?")[0] and not target.startswith("/v1/models/")
+
+
+# What `/openapi.json` says: FastAPI's description of its pages, the other addresses with the fields that Hearth reads, and the errors.
+
+Node = dict[str, Any]
+
+MODELS_TAG = "models"
+"""Marks what model servers have too; their own documentation says the rest."""
+_TEXT: Node = {"type": "string"}
+_FLAG: Node = {"type": "boolean"}
+_COUNT: Node = {"type": "integer"}
+_FREE: Node = {"type": "object"}
+_TEXTS: Node = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
+_STAY: Node = {"anyOf": [_TEXT, {"type": "number"}]}
+_MESSAGES: Node = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"role": _TEXT, "content": {}}, "required": ["role", "content"]},
+}
+_NATIVE: Node = {"model": _TEXT, "stream": _FLAG, "options": _FREE, "keep_alive": _STAY}
+_OPENAI: Node = {"model": _TEXT, "stream": _FLAG, "max_tokens": _COUNT, "seed": _COUNT, "temperature": {"type": "number"}}
+_FILE = {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}}
+
+_INFERENCE: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = {
+    Endpoint.CHAT: ({**_NATIVE, "messages": _MESSAGES, "format": {}, "tools": {"type": "array"}, "think": {}}, ("model",)),
+    Endpoint.GENERATE: ({**_NATIVE, "prompt": _TEXT, "system": _TEXT, "suffix": _TEXT, "format": {}, "raw": _FLAG}, ("model",)),
+    Endpoint.EMBED: ({"model": _TEXT, "input": _TEXTS, "truncate": _FLAG, "options": _FREE, "keep_alive": _STAY}, ("model",)),
+    Endpoint.EMBEDDINGS: ({"model": _TEXT, "prompt": _TEXT, "options": _FREE, "keep_alive": _STAY}, ("model",)),
+    Endpoint.OPENAI_CHAT: ({**_OPENAI, "messages": _MESSAGES, "tools": {"type": "array"}}, ("model", "messages")),
+    Endpoint.OPENAI_COMPLETIONS: ({**_OPENAI, "prompt": _TEXTS}, ("model", "prompt")),
+    Endpoint.OPENAI_EMBEDDINGS: (
+        {"model": _TEXT, "input": _TEXTS, "encoding_format": _TEXT, "dimensions": _COUNT},
+        ("model", "input"),
+    ),
+    Endpoint.OPENAI_RESPONSES: ({"model": _TEXT, "input": {}, "stream": _FLAG, "max_output_tokens": _COUNT}, ("model", "input")),
+    Endpoint.ANTHROPIC_MESSAGES: (
+        {"model": _TEXT, "max_tokens": _COUNT, "messages": _MESSAGES, "system": {}, "stream": _FLAG},
+        ("model", "max_tokens", "messages"),
+    ),
+}
+_PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = {
+    "/api/show": ({"model": _TEXT, "verbose": _FLAG}, ("model",)),
+    "/api/pull": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
+    "/api/push": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
+    "/api/create": ({"model": _TEXT, "from": _TEXT, "files": _FREE, "stream": _FLAG}, ("model",)),
+    "/api/copy": ({"source": _TEXT, "destination": _TEXT}, ("source", "destination")),
+    "/api/delete": ({"model": _TEXT}, ("model",)),
+}
+_ERROR: Node = {"description": "What is wrong, in the error format of the API that was called"}
+
+
+def described(routes: Sequence[BaseRoute]) -> Node:
+    """The whole description: what FastAPI makes of its routes, and the others."""
+    framework = get_openapi(title="Hearth", version=__version__, routes=routes)
+    paths = {path: {method: _own(operation) for method, operation in methods.items()} for path, methods in framework["paths"].items()}
+    for path, (fields, required) in _INFERENCE.items():
+        _add(paths, path, ("POST",), INFERENCE_ROUTES[path].name, _json_body(fields, required))
+    _add(paths, COUNT_TOKENS_PATH, ("POST",), "CountTokens", _json_body({"model": _TEXT, "messages": _MESSAGES, "system": {}}, ("model",)))
+    for address, methods in (*INFO_ROUTES.items(), *MANAGEMENT_ROUTES.items()):
+        _add(paths, address.replace(":path", ""), methods, "", _body_of(address, methods))
+    _add(paths, "/openapi.json", ("GET", "HEAD"), "", None)
+    _add(paths, "/v1/files", ("POST",), "", _body("multipart/form-data", {"properties": _FILE, "required": ["file", "purpose"]}))
+    _add(paths, "/v1/files/{file_id}/content", ("GET",), "", None)
+    return {**framework, "paths": paths}
+
+
+def _own(operation: Node) -> Node:
+    """What the framework would refuse with 422 is a 400 here."""
+    responses = {status: answer for status, answer in operation["responses"].items() if status != "422"}
+    return {**operation, "responses": {**responses, "400": _ERROR} if len(responses) < len(operation["responses"]) else responses}
+
+
+def _add(paths: Node, path: str, methods: Iterable[str], name: str, body: Node | None) -> None:
+    for method in methods:
+        operation: Node = {"tags": [MODELS_TAG], "responses": {"200": {"description": "Successful Response"}, "4XX": _ERROR}}
+        if name:
+            operation["summary"] = name
+        _, brace, parameter = path.partition("{")
+        if brace:
+            named = parameter.partition("}")[0]
+            operation["parameters"] = [{"name": named, "in": "path", "required": True, "schema": _TEXT}]
+        if body is not None and method not in ("GET", "HEAD"):
+            operation["requestBody"] = body
+        paths.setdefault(path, {})[method.lower()] = operation
+
+
+def _body_of(path: str, methods: Sequence[str]) -> Node | None:
+    if path in _PLAIN:
+        return _json_body(*_PLAIN[path])
+    return _body("application/octet-stream", {"format": "binary"}, kind="string") if "POST" in methods else None
+
+
+def _json_body(fields: Node, required: Iterable[str]) -> Node:
+    return _body("application/json", {"properties": fields, "required": list(required)})
+
+
+def _body(media: str, schema: Node, kind: str = "object") -> Node:
+    return {"required": True, "content": {media: {"schema": {"type": kind, **schema}}}}

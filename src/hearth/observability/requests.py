@@ -11,9 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import ceil
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from hearth.clock import Clock
 from hearth.events import (
@@ -49,23 +48,18 @@ SWAPS_KEPT = 256
 PERCENTILES = (50, 95, 99)
 
 Seconds: TypeAlias = tuple[float | None, ...]
-"""By phase, in the order of `Phase`; None where a request never came so far."""
+"""By phase, in the order of `PHASES`; None where a request never came so far."""
 SwapEvent: TypeAlias = SwapStarted | SwapCompleted | SwapFailed
 
 
-class Phase(StrEnum):
-    """Where a request is, and what is measured of it when it has ended."""
+Phase: TypeAlias = Literal["queue_wait", "swap_wait", "first_byte", "backend", "total"]
+"""Where a request is, and what is measured of it when it has ended.
 
-    QUEUE_WAIT = "queue_wait"
-    """Accepted to the (last) dispatch, swaps included."""
-    SWAP_WAIT = "swap_wait"
-    """The part of the wait that the swap to its model took; under way: its model is being loaded now."""
-    FIRST_BYTE = "first_byte"
-    """Dispatch to the first byte; an answer that does not stream comes with its end."""
-    BACKEND = "backend"
-    """Dispatch to the end; under way: since the first byte."""
-    TOTAL = "total"
-    """Accepted to the end."""
+`queue_wait`: accepted to the (last) dispatch, swaps included. `swap_wait`: the part of it that the swap to its model took; under way: its
+model is being loaded now. `first_byte`: dispatch to the first byte; an answer that does not stream comes with its end. `backend`: dispatch
+to the end; under way: since the first byte. `total`: accepted to the end.
+"""
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def seconds_of(item: ItemEnded | Invocation) -> Seconds:
@@ -107,7 +101,7 @@ class Request:
 
     @property
     def is_running(self) -> bool:
-        return self.phase is Phase.FIRST_BYTE or self.phase is Phase.BACKEND
+        return self.phase in ("first_byte", "backend")
 
 
 class _Window:
@@ -127,7 +121,7 @@ class _Window:
             self._rows.popleft()
             self._shown = None
         if self._shown is None:
-            columns = {f"{phase}_s": _percentiles([row[1][place] for row in self._rows]) for place, phase in enumerate(Phase)}
+            columns = {f"{phase}_s": _percentiles([row[1][place] for row in self._rows]) for place, phase in enumerate(PHASES)}
             self._shown = {"requests": len(self._rows), **columns}
         return self._shown
 
@@ -169,7 +163,7 @@ class RequestTracker(HandlingSink):
             request.origin = origin
 
     def _on_queued(self, event: ItemQueued) -> None:
-        self._requests[event.sequence] = Request(event, Phase.QUEUE_WAIT, event.at, event.at)
+        self._requests[event.sequence] = Request(event, "queue_wait", event.at, event.at)
         self._timeline.waits(event.lane, 1, event.at)
 
     def _on_dispatched(self, event: ItemDispatched) -> None:
@@ -177,13 +171,13 @@ class RequestTracker(HandlingSink):
         if request is not None:
             request.steps.append(event)
             request.model = event.model or ""
-            self._move(request, Phase.FIRST_BYTE, event.at)
+            self._move(request, "first_byte", event.at)
 
     def _on_streaming(self, event: ItemStreaming) -> None:
         request = self._requests.get(event.sequence)
         if request is not None and request.is_running:
             request.steps.append(event)
-            self._move(request, Phase.BACKEND, event.at)
+            self._move(request, "backend", event.at)
 
     def _on_back_in_line(self, event: ItemInterrupted | ItemResent) -> None:
         request = self._requests.get(event.sequence)
@@ -193,7 +187,7 @@ class RequestTracker(HandlingSink):
             request.steps.append(event)
             if len(request.steps) >= STEPS_KEPT and not request.first_steps:
                 request.first_steps = len(request.steps)
-            self._move(request, Phase.QUEUE_WAIT, event.at)
+            self._move(request, "queue_wait", event.at)
 
     def _on_step(self, event: ItemEvent) -> None:
         request = self._requests.get(event.sequence)
@@ -252,7 +246,7 @@ class RequestTracker(HandlingSink):
             elif now - request.seen_at >= TTL_S:
                 self._forget(request, now)
                 about = {name: getattr(request.queued, name) for name in ItemEvent.__dataclass_fields__ if name != "at"}
-                lost.append(ItemLost(at=now, phase=request.phase.value, silent_s=now - request.seen_at, **about))
+                lost.append(ItemLost(at=now, phase=request.phase, silent_s=now - request.seen_at, **about))
         self.lost += len(lost)
         return lost
 
@@ -267,23 +261,23 @@ class RequestTracker(HandlingSink):
         """Every request that has not ended, in the order of acceptance: the phase it is in, and since when."""
         loading = self._loading
         for sequence, request in self._requests.items():
-            if loading is not None and request.phase is Phase.QUEUE_WAIT and request.queued.model == loading.to_model:
-                yield sequence, Phase.SWAP_WAIT, max(request.since, loading.at)
+            if loading is not None and request.phase == "queue_wait" and request.queued.model == loading.to_model:
+                yield sequence, "swap_wait", max(request.since, loading.at)
             else:
                 yield sequence, request.phase, request.since
-            yield sequence, Phase.TOTAL, request.queued.at
+            yield sequence, "total", request.queued.at
 
     def shown(self, now: float) -> dict[str, object]:
         """The `latency` object of the status: what is under way by phase, how many were lost, and the last hour by lane and model.
 
         A row of `last_hour` without a model is the lane as a whole. Phases are None where nothing was measured.
         """
-        found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(Phase, (0, now, None))
+        found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(PHASES, (0, now, None))
         for sequence, phase, since in self.under_way():
             count, oldest_at, oldest = found[phase]
             found[phase] = (count + 1, *((since, sequence) if oldest is None or since < oldest_at else (oldest_at, oldest)))
         under_way = {
-            phase.value: {"requests": count, "oldest_s": round(now - oldest_at, 3), "oldest": oldest}
+            phase: {"requests": count, "oldest_s": round(now - oldest_at, 3), "oldest": oldest}
             for phase, (count, oldest_at, oldest) in found.items()
         }
         windows = {(lane, ""): window for lane, window in self._lanes.items()} | self._models

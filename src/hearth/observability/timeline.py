@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import count
+from typing import Literal, TypeAlias
 
 from hearth.events import ItemEnded, ItemInterrupted, RequestRejected, ResidencyDrifted, SwapCompleted, SwapFailed, SwapStarted
 from hearth.ports import HandlingSink
@@ -28,13 +28,8 @@ RECALLED_ROWS = 500
 """So many swaps and items of the log are worth reading to begin with."""
 
 
-class SpanKind(StrEnum):
-    """What went on with a model; SWAP: it was on its way into memory, what made room for it included; FAILED: it did not come."""
-
-    RESIDENT = "resident"
-    BUSY = "busy"
-    SWAP = "swap"
-    FAILED = "failed"
+SpanKind: TypeAlias = Literal["resident", "busy", "swap", "failed"]
+"""What went on with a model; `swap`: it was on its way into memory, what made room for it included; `failed`: it did not come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +78,7 @@ class Timeline(HandlingSink):
             RequestRejected: lambda event: self.refused.append((next(self._numbers), event)),
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_completed,
-            SwapFailed: lambda event: self._end_swap(event, SpanKind.FAILED),
+            SwapFailed: lambda event: self._end_swap(event, "failed"),
             ResidencyDrifted: self._on_drift,
         }
 
@@ -102,9 +97,9 @@ class Timeline(HandlingSink):
     def settle(self, residents: Mapping[str, float], now: float) -> None:
         """Bring memory in line with what is there: `residents` are loaded models and since when. Unloading alone is no event."""
         for model, since in residents.items():
-            self._begin(model, SpanKind.RESIDENT, since)
+            self._begin(model, "resident", since)
         for model, kind in tuple(self._open):
-            if kind is SpanKind.RESIDENT and model not in residents:
+            if kind == "resident" and model not in residents:
                 self._end(model, kind, now)
 
     def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float) -> None:
@@ -118,14 +113,14 @@ class Timeline(HandlingSink):
 
         known, began = tuple(items), list[tuple[float, float, str, SpanKind]]()
         for swap in (swap for swap in swaps if swap.to_model):  # not a model that did not leave
-            at, kind = at_of(swap.ended_wall_s), SpanKind.FAILED if swap.failed else SpanKind.SWAP
-            began.append((at - swap.swap_s, at, swap.to_model, kind))
+            at = at_of(swap.ended_wall_s)
+            began.append((at - swap.swap_s, at, swap.to_model, "failed" if swap.failed else "swap"))
         for item in known:
             if item.model is not None and item.backend_s:
                 at = at_of(item.ended_wall_s)
-                began.append((at - item.backend_s, at, item.model, SpanKind.BUSY))
+                began.append((at - item.backend_s, at, item.model, "busy"))
         for began_at, ended_at, model, kind in sorted(began, key=lambda each: each[0]):
-            last = self._last_busy.get(model) if kind is SpanKind.BUSY else None
+            last = self._last_busy.get(model) if kind == "busy" else None
             until = max(ended_at, (last and last.ended_at) or ended_at)
             self._begin(model, kind, began_at)
             self._end(model, kind, until)
@@ -148,42 +143,42 @@ class Timeline(HandlingSink):
         was_idle = not self._at_work[model]
         self._at_work[model] += change
         if was_idle:
-            self._begin(model, SpanKind.BUSY, at)
+            self._begin(model, "busy", at)
         elif not self._at_work[model]:
             del self._at_work[model]
-            self._end(model, SpanKind.BUSY, at)
+            self._end(model, "busy", at)
 
     def _on_swap_started(self, event: SwapStarted) -> None:
         for model in event.from_models:
-            self._end(model, SpanKind.RESIDENT, event.at)
-        self._begin(event.to_model, SpanKind.SWAP, event.at)
+            self._end(model, "resident", event.at)
+        self._begin(event.to_model, "swap", event.at)
 
     def _on_swap_completed(self, event: SwapCompleted) -> None:
-        self._end_swap(event, SpanKind.SWAP)
-        self._begin(event.to_model, SpanKind.RESIDENT, event.at)
+        self._end_swap(event, "swap")
+        self._begin(event.to_model, "resident", event.at)
 
     def _end_swap(self, event: SwapCompleted | SwapFailed, kind: SpanKind) -> None:
         """A swap began when room was being made, which is known only now."""
-        span = self._open.pop((event.to_model, SpanKind.SWAP), None)
+        span = self._open.pop((event.to_model, "swap"), None)
         if span is not None:
             span.kind, span.began_at, span.ended_at = kind, min(span.began_at, event.at - event.swap_s), event.at
 
     def _on_drift(self, event: ResidencyDrifted) -> None:
         for model in event.appeared:
-            self._begin(model, SpanKind.RESIDENT, event.at)
+            self._begin(model, "resident", event.at)
         for model in event.vanished:
-            self._end(model, SpanKind.RESIDENT, event.at)
+            self._end(model, "resident", event.at)
 
     def _begin(self, model: str, kind: SpanKind, at: float) -> None:
         if (model, kind) in self._open:
             return
-        last = self._last_busy.get(model) if kind is SpanKind.BUSY else None
+        last = self._last_busy.get(model) if kind == "busy" else None
         if last is None or last.ended_at is None or at > last.ended_at + JOIN_S:
             last = Span(next(self._numbers), model, kind, at)
             self._spans.append(last)
         last.ended_at = None
         self._open[model, kind] = last
-        if kind is SpanKind.BUSY:
+        if kind == "busy":
             self._last_busy[model] = last
 
     def _end(self, model: str, kind: SpanKind, at: float) -> None:

@@ -47,22 +47,22 @@ _OTHER_OPERATION = "text_completion"
 _Known = Mapping[str, str | int | float | bool | None]
 
 
-class OtlpTraces:
-    """The way to one collector, from now until `aclose`. Must be made on the event loop."""
+class OtlpTraces(SpanExporter):
+    """The way to one collector, from now until `aclose`. Must be made on the event loop; the SDK exports through it, on its own thread."""
 
     def __init__(self, settings: TelemetrySettings, *, clock: Clock, events: EventSink, exporter: SpanExporter | None = None) -> None:
         self._endpoint = address_of(settings.otlp_endpoint)
         self._clock, self._events = clock, events
         self._loop = asyncio.get_running_loop()
-        self._overheard = _Overheard()
-        logging.getLogger(_EXPORTER_LOGGER).addFilter(self._overheard)
-        self._exporter = _Watched(exporter or OTLPSpanExporter(endpoint=self._endpoint), self._exported)
+        self._complaint = ""
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(self._keep_complaint)
+        self._exporter = exporter or OTLPSpanExporter(endpoint=self._endpoint)
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": settings.service_name, "service.version": __version__}),
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(self))
         self._tracer = self._provider.get_tracer("hearth", __version__)
         self._sent = self._lost = self._lost_in_a_row = 0
         self._failing = False
@@ -80,16 +80,28 @@ class OtlpTraces:
         ended = asyncio.Event()
         threading.Thread(target=self._shut_down, args=(ended,), name="telemetry's end", daemon=True).start()
         if not await _within(CLOSE_TIMEOUT_S, ended):
-            self._exporter.shutdown()
+            self.shutdown()
             await _within(GIVING_UP_TIMEOUT_S, ended)
 
     def _shut_down(self, ended: asyncio.Event) -> None:
         self._provider.shutdown()
-        logging.getLogger(_EXPORTER_LOGGER).removeFilter(self._overheard)
+        logging.getLogger(_EXPORTER_LOGGER).removeFilter(self._keep_complaint)
         self._on_loop(ended.set)
 
-    def _exported(self, count: int, taken: bool) -> None:  # noqa: FBT001 - what became of a batch, on the SDK's thread
-        self._on_loop(self._note, count, taken, self._overheard.last)
+    def export(self, spans: Seq[ReadableSpan]) -> SpanExportResult:
+        """As the SDK says."""
+        result = self._exporter.export(spans)
+        self._on_loop(self._note, len(spans), result is SpanExportResult.SUCCESS, self._complaint)
+        return result
+
+    def shutdown(self) -> None:
+        """Stop; what is tried again and again is broken off."""
+        self._exporter.shutdown()
+
+    def _keep_complaint(self, record: logging.LogRecord) -> bool:
+        """Keep what the exporter says of each batch out of the log: `telemetry_failed` says the last of it, once."""
+        self._complaint = record.getMessage()
+        return False
 
     def _on_loop(self, call: Callable[..., object], *arguments: object) -> None:
         try:
@@ -118,35 +130,6 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-class _Watched(SpanExporter):
-    """Says what became of each batch."""
-
-    def __init__(self, inner: SpanExporter, note: Callable[[int, bool], None]) -> None:
-        self._inner = inner
-        self._note = note
-
-    def export(self, spans: Seq[ReadableSpan]) -> SpanExportResult:
-        """As the exporter does; on the SDK's thread."""
-        result = self._inner.export(spans)
-        self._note(len(spans), result is SpanExportResult.SUCCESS)
-        return result
-
-    def shutdown(self) -> None:
-        """Stop; what is tried again and again is broken off."""
-        self._inner.shutdown()
-
-
-class _Overheard(logging.Filter):
-    """Keeps the exporter's own complaints, several for each batch, out of the log: `telemetry_failed` says the last one, once."""
-
-    last = ""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let nothing through."""
-        self.last = record.getMessage()
-        return False
 
 
 def address_of(endpoint: str) -> str:

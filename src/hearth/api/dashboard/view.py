@@ -237,7 +237,7 @@ class View:
         spans: dict[str, object] = {}
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]
-            spans[str(span.number)] = [span.model, span.kind.value, self._wall(span.began_at), *end]
+            spans[str(span.number)] = [span.model, span.kind, self._wall(span.began_at), *end]
         depths = {
             str(each.step): [self._wall(each.step * DEPTH_STEP_S), each.internal, each.external, each.internal_last, each.external_last]
             for each in timeline.depths(now)
