@@ -9,20 +9,22 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from hearth.backends.claude_prices import ClaudePrices
-from hearth.cloud.calls import FIRST_DELAY_S, LONGEST_ADVICE_S, retry_delay_s
-from hearth.cloud.routing import (
+from hearth.cloud.budget import caps_for
+from hearth.cloud.calls import (
+    FIRST_DELAY_S,
     IMAGE_TOKENS,
+    LONGEST_ADVICE_S,
     OVERHEAD_TOKENS,
     asks_for_claude,
-    caps_for,
     claude_model,
     encoded,
     price_in,
     prompt_bound_tokens,
+    retry_delay_s,
 )
 from hearth.cloud.service import DOWN_S, CloudHealth
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
-from hearth.dialects.claude.stream import Meter
+from hearth.dialects.claude_answer import Meter
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hearth.dialects.claude.asking import claude_request
+from hearth.dialects.claude_request import claude_request
 from hearth.dialects.embedding import single_input
 from hearth.dialects.request import count_tokens, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.gojson import Body, GoJsonError, JsonValue, decode, folded
-from hearth.dialects.request import Envelope, Seeded, is_background_task, prompt_tokens, read_request, seeded, without_attribution
+from hearth.dialects.request import (
+    Envelope,
+    Seeded,
+    is_background_task,
+    is_model_name,
+    keep_alive_ns,
+    prompt_tokens,
+    read_request,
+    seeded,
+    without_attribution,
+)
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.validation import is_model_name, keep_alive_ns
 from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import LoadOptions, Way, WorkKind
 from tests.dialects.captured import captured

@@ -9,9 +9,9 @@ import pytest
 
 from hearth.dialects.embedding import single_input, split_answer
 from hearth.dialects.errors import render_error, stream_error
-from hearth.dialects.ollama import completion_call, read_completion
 from hearth.dialects.request import count_tokens, read_request
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint, dialect_of
+from hearth.dialects.stream import completion_call, read_completion
 from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,

@@ -10,7 +10,7 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from hearth.cloud.budget import RETRY_WRITE_S
-from hearth.cloud.routing import asks_for_claude
+from hearth.cloud.calls import asks_for_claude
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.types import Lane, Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask, askers_of

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from hearth.api.files import batches_of, file_view
-from hearth.dialects.validation import is_model_name
+from hearth.dialects.request import is_model_name
 from hearth.errors import BadRequest, NotFound, OrderRefused
 from hearth.gateway import Gateway
 from hearth.types import MIB

@@ -21,10 +21,9 @@ from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.gojson import MAX_INT
-from hearth.dialects.ollama import empty_reply
-from hearth.dialects.request import Envelope, read_request, seeded
+from hearth.dialects.request import Envelope, is_model_name, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
-from hearth.dialects.validation import is_model_name
+from hearth.dialects.stream import empty_reply
 from hearth.errors import BadRequest, HearthError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway

@@ -12,9 +12,8 @@ from hearth.api.errors import rendered
 from hearth.api.request import Request
 from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
-from hearth.dialects.ollama import error_text
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import Signs, stream_headers
+from hearth.dialects.stream import Signs, error_text, stream_headers
 from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway

@@ -13,8 +13,7 @@ from contextlib import suppress
 
 from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_id
-from hearth.cloud.routing import caps_for
-from hearth.config.settings import AlertType, GatewayConfig
+from hearth.config.settings import AlertType, GatewayConfig, Settings
 from hearth.errors import BudgetExceeded, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.ports import Documents, EventSink, HandlingSink, SpendLedger
@@ -172,3 +171,16 @@ class CloudBudget(HandlingSink):
                 at=self._clock.monotonic(), caller=caller, own=own, wanted_usd=usd(amount), spent_usd=usd(taken), limit_usd=usd(limit)
             )
         )
+
+
+def caps_for(settings: Settings, caller: str) -> Caps:
+    """What this caller's next call may cost."""
+    cloud, external_usd = settings.cloud, settings.budget.daily_external_usd
+    if cloud.daily_external_usd is not None:
+        external_usd = min(external_usd, cloud.daily_external_usd)
+    own_usd = next((key.daily_usd for key in settings.auth.keys if key.name == caller), None)
+    return Caps(
+        request=nano_usd(cloud.max_per_request_usd),
+        external=nano_usd(external_usd),
+        caller=None if own_usd is None else nano_usd(own_usd),
+    )

@@ -1,4 +1,4 @@
-"""One call of Claude: asked, passed on in the caller's dialect as it comes, and metered.
+"""One call of Claude: its model, what it can cost at most, and its run: asked, passed on in the caller's dialect, and metered.
 
 Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service` settles its cost when the task is over. Must
 never touch money itself.
@@ -7,15 +7,17 @@ never touch money itself.
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
 
 from hearth.clock import Clock
-from hearth.cloud.routing import Why
-from hearth.config.settings import CloudSettings
-from hearth.dialects.claude.answering import Answer
-from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.dialects.claude.stream import Meter
+from hearth.config.settings import CloudPriceSettings, CloudSettings
+from hearth.dialects.claude_answer import Answer, Meter
+from hearth.dialects.claude_request import ClaudeRequest
 from hearth.errors import (
     BackendBusy,
     BackendError,
@@ -29,8 +31,15 @@ from hearth.errors import (
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.queue.registry import Registry
-from hearth.types import CloudCall, Headers, Price, Sequence, Usage, usd
+from hearth.types import CloudCall, Headers, Price, Rates, Sequence, Usage, canonical_model, usd
 
+Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
+"""Why Claude answers. Only the first two leave no other way: with the others, the queue takes what Claude may not."""
+
+OVERHEAD_TOKENS = 4096
+"""For what the API itself adds to a prompt: instructions for tools (up to 700 tokens) and for structured answers."""
+IMAGE_TOKENS = 8192
+"""More than one image can be: the largest that any model takes is below 5,000 tokens."""
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
 LONGEST_ADVICE_S = 10.0
@@ -38,6 +47,63 @@ LONGEST_ADVICE_S = 10.0
 _GOLDEN = 0.6180339887498949
 _UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
 """After these nobody knows whether the prompt was charged."""
+
+
+def asks_for_claude(model: str | None) -> bool:
+    """Whether a caller names one of Claude's own models."""
+    return model is not None and model.lower().startswith("claude-")
+
+
+def claude_model(model: str | None, cloud: CloudSettings) -> str:
+    """The Claude model for what a caller asked for: its entry in `cloud.models`, Claude's own name as it is, else `cloud.model`."""
+    if model is None:
+        return cloud.model
+    names = (model, canonical_model(model))
+    for pattern, chosen in cloud.models.items():
+        if any(fnmatchcase(name, pattern) for name in names) or canonical_model(pattern) == names[1]:
+            return chosen
+    return model if asks_for_claude(model) else cloud.model
+
+
+def price_in(given: CloudPriceSettings) -> Price:
+    """The owner's own price of a model; what it leaves out is in the usual ratio to the price of input."""
+    usual = Rates.in_usd(
+        input_usd=given.input_usd,
+        output_usd=given.output_usd,
+        cache_read_usd=given.input_usd * 0.1 if given.cache_read_usd is None else given.cache_read_usd,
+        cache_write_usd=given.input_usd * 1.25 if given.cache_write_usd is None else given.cache_write_usd,
+        cache_write_hour_usd=given.input_usd * 2,
+    )
+    return Price(usual=usual)
+
+
+def encoded(model: str, body: Mapping[str, object]) -> bytes:
+    """The body to send; it always asks for a stream."""
+    return json.dumps({"model": model, **body, "stream": True}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def prompt_bound_tokens(body: Mapping[str, object], encoded_bytes: int) -> int:
+    """The most tokens that Claude can count for a body of so many bytes."""
+    images, image_bytes = _images([body.get("messages")])
+    return encoded_bytes - image_bytes + images * IMAGE_TOKENS + OVERHEAD_TOKENS
+
+
+def _images(pending: list[object]) -> tuple[int, int]:
+    """Images in messages and blocks, and the bytes of their data. What a tool is given may look like one, and is text."""
+    images = data_bytes = 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list | tuple):
+            pending.extend(value)
+        elif isinstance(value, Mapping):
+            source = value.get("source")
+            inside = source if isinstance(source, Mapping) else {}
+            if value.get("type") == "image":
+                images, data = images + 1, inside.get("data")
+                data_bytes += len(data) if isinstance(data, str) and data.isascii() else 0
+            else:
+                pending += [value.get("content"), inside.get("content")]  # a message's or a block's, and a document's
+    return images, data_bytes
 
 
 def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence) -> float | None:

@@ -12,11 +12,10 @@ from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
-from hearth.cloud.calls import Call
-from hearth.cloud.routing import Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
+from hearth.cloud.calls import Call, Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
 from hearth.config.settings import CloudSettings, GatewayConfig
-from hearth.dialects.claude.asking import ClaudeRequest, claude_request
-from hearth.dialects.claude.stream import Meter
+from hearth.dialects.claude_answer import Meter
+from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
@@ -100,7 +99,7 @@ class Cloud:
         try:
             return await self._accept(new, why)
         except HearthError:
-            if why.only_way:
+            if why in ("asked_for", "not_local"):
                 raise
             return None
 
@@ -113,21 +112,21 @@ class Cloud:
         if new.item.kind is not WorkKind.GENERATE:
             return None
         if asks_for_claude(new.item.model):
-            return Why.ASKED_FOR
+            return "asked_for"
         name = new.item.model
         if new.item.model is not None:
             try:
                 name = await self._worker.watch.resolve(new.item.model)
             except ModelNotFound:
-                return None if self._is_down() else Why.NOT_LOCAL
+                return None if self._is_down() else "not_local"
         if self._runtime.state.down_since is not None:
-            return Why.BACKEND_DOWN
+            return "backend_down"
         limit_s = self._settings.when_wait_over_s
         if limit_s is None:
             return None
         item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
         wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
-        return Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None
+        return "long_wait" if wait_s is not None and wait_s > limit_s else None
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
@@ -244,7 +243,7 @@ class Cloud:
             "model": work.model,
             "state": "running",
             "served_by": SERVED_BY,
-            "why": call.why.value,
+            "why": call.why,
             "attempts": work.attempt,
             "running_s": None if began_at is None else round(now - began_at, 3),
             "first_byte": work.first_byte_at is not None,

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from hearth.dialects.frames import event
 from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.request import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.routes import Endpoint, Route
-from hearth.dialects.validation import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
 from hearth.types import Dialect, Headers, RequestId
 

@@ -11,8 +11,8 @@ from multidict import CIMultiDict
 
 from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, decode, encode
+from hearth.dialects.request import keep_alive_ns
 from hearth.dialects.routes import dialect_of
-from hearth.dialects.validation import keep_alive_ns
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
 from hearth.emulator.models import OllamaError

@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from hearth.dialects.continuing import Continuation
-from hearth.dialects.ollama import error_text, runner_died
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import Ending, StreamTail, read_whole
+from hearth.dialects.stream import Ending, StreamTail, error_text, read_whole, runner_died
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime

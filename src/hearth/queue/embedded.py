@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from hearth.clock import new_id
 from hearth.dialects.gojson import encode_large
-from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.request import tokens_of
+from hearth.dialects.stream import completion_call, error_text, read_completion
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.execution.request import Reply, Submission
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, QueueItem, RequestId, preview_of

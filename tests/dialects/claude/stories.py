@@ -10,9 +10,8 @@ import anthropic
 import httpx2
 import openai
 
-from hearth.dialects.claude.answering import Answer
-from hearth.dialects.claude.asking import ClaudeRequest, claude_request
-from hearth.dialects.claude.stream import Meter
+from hearth.dialects.claude_answer import Answer, Meter
+from hearth.dialects.claude_request import ClaudeRequest, claude_request
 
 Event = dict[str, Any]
 

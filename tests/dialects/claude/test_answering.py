@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
-from hearth.dialects.claude.stream import Unfenced
+from hearth.dialects.claude_answer import Unfenced
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.dialects.stream import StreamTail, read_whole
 from hearth.dialects.writers import rfc3339

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
-from hearth.dialects.claude.asking import ClaudeRequest, claude_request
-from hearth.dialects.claude.tools import strict_schema
+from hearth.dialects.claude_blocks import strict_schema
+from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import BadRequest, Untranslatable
 from tests.dialects.claude.stories import GIF, JPEG, PNG, QUESTIONS, ROUTES, WEBP, WITH_TOOLS, asked
 from tests.support.cases import for_each

@@ -6,18 +6,28 @@ out. The rules, for callers: docs/http-api.md, "When Claude answers". Source: An
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeAlias
 
-from hearth.dialects.claude.request import Draft, Turns, content_blocks, image_block, refused, text_block
-from hearth.dialects.claude.tools import arguments_in, function_tools, strict_schema, tool_choice
+from hearth.dialects.claude_blocks import (
+    Turns,
+    arguments_in,
+    content_blocks,
+    function_tools,
+    image_block,
+    refused,
+    strict_schema,
+    text_block,
+    tool_choice,
+)
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, decode
+from hearth.dialects.request import messages_of
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.validation import messages_of
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
-from hearth.types import Dialect
+from hearth.types import Dialect, WorkKind
 
 _ONLY_JSON = "Answer with one JSON object and with nothing else: no words before or after it, and no code fence around it."
 """Any JSON object is a wish that structured outputs cannot express, and newer models refuse a forced tool."""
@@ -65,58 +75,72 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
         BadRequest: the body is malformed.
     """
     route = INFERENCE_ROUTES.get(path)
-    if route is None or route.path not in _DRAFTS:
+    if route is None or route.kind is not WorkKind.GENERATE:
         raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
     asked = Body(decode(body))
     streaming = asked.flag("stream", default=route.dialect is Dialect.OLLAMA)
-    draft = _DRAFTS[route.path](asked)
-    max_tokens = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
-    thinking = draft.others.get("thinking")
+    parameters, json_text = _READERS[route.dialect](asked, route.path)
+    limit, thinking = parameters["max_tokens"], parameters.get("thinking")
+    max_tokens = limit if isinstance(limit, int) and limit > 0 else default_max_tokens
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     if isinstance(budget, int) and budget >= max_tokens:
         raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")
     return ClaudeRequest(
-        body=_parameters(draft, max_tokens),
+        body={**parameters, "max_tokens": max_tokens},
         streaming=streaming,
         max_tokens=max_tokens,
-        json_text=draft.wanted == "json",
+        json_text=json_text,
         include_usage=route.dialect is Dialect.OPENAI and asked.object("stream_options").flag("include_usage"),
         asked={name: asked.get(name) for name in RESPONSE_REPEATS},
     )
 
 
-def _parameters(draft: Draft, max_tokens: int) -> JsonObject:
-    schema = strict_schema(draft.wanted, "schema") if isinstance(draft.wanted, dict) else None
-    optional: JsonObject = {
-        "system": [*draft.system, text_block(_ONLY_JSON)] if draft.wanted == "json" else draft.system,
-        "tools": draft.tools or draft.called,
-        "tool_choice": draft.tool_choice if draft.tools else {"type": "none"} if draft.called else None,
-        "stop_sequences": [*draft.stop],
-        "output_config": None if schema is None else {"format": {"type": "json_schema", "schema": schema}},
-    }
-    parameters: JsonObject = {"max_tokens": max_tokens, "messages": draft.messages}
-    parameters |= {name: value for name, value in optional.items() if value}
-    return {**parameters, **draft.others}
+_Parameters: TypeAlias = tuple[JsonObject, bool]
+"""For Claude, with the caller's own limit of the output (None or at most 0 without one); and whether any JSON object is wanted."""
 
 
-def _chat_draft(body: Body) -> Draft:
-    """`/api/chat`."""
-    return _native_draft(body, _turns_of(body, Endpoint.CHAT), function_tools(body.array("tools")))
+def _parameters(
+    limit: int | None, messages: list[JsonValue], system: list[JsonValue], *, wanted: JsonValue = None, **others: JsonValue
+) -> _Parameters:
+    """`wanted` is `"json"` for any JSON object, a JSON schema, or None for text; `others` go on where they say anything."""
+    parameters: JsonObject = {"max_tokens": limit, "messages": messages}
+    if wanted == "json":
+        system = [*system, text_block(_ONLY_JSON)]
+    elif wanted is not None:
+        others["output_config"] = {"format": {"type": "json_schema", "schema": strict_schema(wanted, "schema")}}
+    parameters |= {name: value for name, value in {"system": system, **others}.items() if value not in (None, [])}
+    return parameters, wanted == "json"
 
 
-def _generate_draft(body: Body) -> Draft:
-    """`/api/generate`: one prompt."""
-    for name in ("context", "suffix", "template", "raw"):
-        if body.get(name):
-            raise refused(name)
-    turns = Turns()
-    prompt = _prompt(body)
-    turns.instruct(body.string("system"))
-    turns.say("user", [*_images(body, ""), text_block(prompt)], "prompt")
-    return _native_draft(body, turns, [])
+def _of_turns(
+    limit: int | None,
+    turns: Turns,
+    tools: list[JsonValue],
+    choice: JsonObject | None,
+    *,
+    wanted: JsonValue = None,
+    stop: Sequence[str] = (),
+) -> _Parameters:
+    """A conversation that has called tools and offers none any more gets stand-ins for them, which it must not call."""
+    called = turns.stand_ins
+    choice = choice if tools else {"type": "none"} if called else None
+    return _parameters(
+        limit, turns.messages, turns.system, wanted=wanted, tools=tools or called, tool_choice=choice, stop_sequences=[*stop]
+    )
 
 
-def _native_draft(body: Body, turns: Turns, tools: list[JsonValue]) -> Draft:
+def _native(body: Body, endpoint: Endpoint) -> _Parameters:
+    """`/api/chat`, and `/api/generate`, whose prompt is one user message."""
+    if endpoint is Endpoint.CHAT:
+        turns, tools = _turns_of(body, endpoint), function_tools(body.array("tools"))
+    else:
+        for name in ("context", "suffix", "template", "raw"):
+            if body.get(name):
+                raise refused(name)
+        turns, tools = Turns(), []
+        prompt = _prompt(body)
+        turns.instruct(body.string("system"))
+        turns.say("user", [*_images(body, ""), text_block(prompt)], "prompt")
     for name in ("logprobs", "_debug_render_only"):
         if body.flag(name):
             raise refused(name)
@@ -128,60 +152,42 @@ def _native_draft(body: Body, turns: Turns, tools: list[JsonValue]) -> Draft:
         raise BadRequest('option "num_predict" must be of type integer')
     if not (wanted is None or wanted in ("", "json") or isinstance(wanted, dict)):
         raise refused("format", 'give "json" or a JSON schema object')
-    return Draft(
-        messages=turns.messages,
-        system=turns.system,
-        tools=tools,
-        called=turns.stand_ins,
-        limit_tokens=None if limit is None else int(min(limit, MAX_INT)),
-        stop=_stop_texts(stop, "options.stop"),
-        wanted="json" if wanted == {} else wanted or None,
-    )
+    limit_tokens = None if limit is None else int(min(limit, MAX_INT))
+    wanted = "json" if wanted == {} else wanted or None
+    return _of_turns(limit_tokens, turns, tools, None, wanted=wanted, stop=_stop_texts(stop, "options.stop"))
 
 
-def _openai_chat_draft(body: Body) -> Draft:
-    """`/v1/chat/completions`."""
-    for name in ("functions", "function_call"):
-        if body.get(name) is not None:
-            raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
-    if body.flag("logprobs"):
-        raise refused("logprobs")
-    turns, tools = _turns_of(body, Endpoint.OPENAI_CHAT), function_tools(body.array("tools"))
-    choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
-    wanted = _response_format(body.object("response_format"), "response_format")
-    return _openai_draft(body, turns, tools=tools, choice=choice, wanted=wanted)
-
-
-def _completion_draft(body: Body) -> Draft:
-    """`/v1/completions`: the prompt is one user message."""
-    for name in ("suffix", "logprobs", "echo"):
-        value = body.get(name)
-        if value is not None and value is not False and value != "":
-            raise refused(name)
-    if (body.integer("best_of") or 1) > 1:
-        raise refused("best_of", "only one answer per request is supported")
-    turns = Turns()
-    turns.say("user", [text_block(_prompt(body))], "prompt")
-    return _openai_draft(body, turns, tools=[], choice=None, wanted=None)
-
-
-def _openai_draft(body: Body, turns: Turns, *, tools: list[JsonValue], choice: JsonObject | None, wanted: JsonValue) -> Draft:
+def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
+    """`/v1/chat/completions`, and `/v1/completions`, whose prompt is one user message."""
+    if endpoint is Endpoint.OPENAI_RESPONSES:
+        return _response(body)
+    choice, wanted = None, None
+    if endpoint is Endpoint.OPENAI_CHAT:
+        for name in ("functions", "function_call"):
+            if body.get(name) is not None:
+                raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
+        if body.flag("logprobs"):
+            raise refused("logprobs")
+        turns, tools = _turns_of(body, endpoint), function_tools(body.array("tools"))
+        choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
+        wanted = _response_format(body.object("response_format"), "response_format")
+    else:
+        for name in ("suffix", "logprobs", "echo"):
+            value = body.get(name)
+            if value is not None and value is not False and value != "":
+                raise refused(name)
+        if (body.integer("best_of") or 1) > 1:
+            raise refused("best_of", "only one answer per request is supported")
+        turns, tools = Turns(), []
+        turns.say("user", [text_block(_prompt(body))], "prompt")
     if (body.integer("n") or 1) > 1:
         raise refused("n", "only one answer per request is supported")
     limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
-    return Draft(
-        messages=turns.messages,
-        system=turns.system,
-        tools=tools,
-        called=turns.stand_ins,
-        tool_choice=choice,
-        limit_tokens=limit_before if limit is None else limit,
-        stop=_stop_texts(body.get("stop"), "stop"),
-        wanted=wanted,
-    )
+    stop = _stop_texts(body.get("stop"), "stop")
+    return _of_turns(limit_before if limit is None else limit, turns, tools, choice, wanted=wanted, stop=stop)
 
 
-def _response_draft(body: Body) -> Draft:
+def _response(body: Body) -> _Parameters:
     """`/v1/responses`."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name) is not None:
@@ -191,15 +197,9 @@ def _response_draft(body: Body) -> Draft:
     turns = Turns()
     turns.instruct(body.string("instructions"))
     _add_input(turns, body.get("input"))
-    return Draft(
-        messages=turns.messages,
-        system=turns.system,
-        tools=function_tools(body.array("tools"), nested=False),
-        called=turns.stand_ins,
-        tool_choice=tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"),
-        limit_tokens=body.integer("max_output_tokens"),
-        wanted=_response_format(body.object("text").object("format"), "text.format"),
-    )
+    tools, limit = function_tools(body.array("tools"), nested=False), body.integer("max_output_tokens")
+    choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
+    return _of_turns(limit, turns, tools, choice, wanted=_response_format(body.object("text").object("format"), "text.format"))
 
 
 def _add_input(turns: Turns, given: JsonValue) -> None:
@@ -301,7 +301,7 @@ def _stop_texts(value: JsonValue, where: str) -> list[str]:
     return [text for text in texts if text]
 
 
-def _messages_draft(body: Body) -> Draft:
+def _messages(body: Body, _: Endpoint) -> _Parameters:
     """`/v1/messages`: the caller's words, without what would cost more than the gateway can foresee.
 
     The caller believes to speak to Ollama, so the history may hold what only Ollama says (thinking without a signature).
@@ -312,18 +312,15 @@ def _messages_draft(body: Body) -> Draft:
     limit = body.integer("max_tokens")
     if limit is None or limit <= 0:
         raise BadRequest("max_tokens is required and must be positive")
-    messages, late_system = _messages(body)
+    messages, late_system = _own_messages(body)
     given = body.get("system")
     system: list[JsonValue] = given if isinstance(given, list) else [text_block(given)] if isinstance(given, str) else []
-    return Draft(
-        messages=messages,
-        system=_blocks(system, "system", role="system") + late_system,
-        tools=[_own_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))],
-        tool_choice=_object(body, "tool_choice"),
-        limit_tokens=limit,
-        stop=_stop_texts(body.get("stop_sequences"), "stop_sequences"),
-        others={name: value for name in ("thinking", "output_config", "cache_control") if (value := _object(body, name)) is not None},
-    )
+    system = _blocks(system, "system", role="system") + late_system
+    tools: JsonValue = [_own_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))]
+    objects: JsonObject = {name: _object(body, name) for name in ("tool_choice", "thinking", "output_config", "cache_control")}
+    objects["tool_choice"] = objects["tool_choice"] if tools else None
+    stop: JsonValue = [*_stop_texts(body.get("stop_sequences"), "stop_sequences")]
+    return _parameters(limit, messages, system, tools=tools, stop_sequences=stop, **objects)
 
 
 def _object(body: Body, name: str) -> JsonObject | None:
@@ -333,7 +330,7 @@ def _object(body: Body, name: str) -> JsonObject | None:
     return value
 
 
-def _messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
+def _own_messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
     """The turns, and what system messages among them say: not every model takes them there."""
     kept: list[JsonValue] = []
     system: list[JsonValue] = []
@@ -394,13 +391,6 @@ def _own_tool(tool: JsonValue, where: str) -> JsonValue:
     raise refused(where, "the cost of a tool that runs on Anthropic's servers cannot be known in advance; remove it")
 
 
-_DRAFTS: Mapping[Endpoint, Callable[[Body], Draft]] = MappingProxyType(
-    {
-        Endpoint.CHAT: _chat_draft,
-        Endpoint.GENERATE: _generate_draft,
-        Endpoint.OPENAI_CHAT: _openai_chat_draft,
-        Endpoint.OPENAI_COMPLETIONS: _completion_draft,
-        Endpoint.OPENAI_RESPONSES: _response_draft,
-        Endpoint.ANTHROPIC_MESSAGES: _messages_draft,
-    }
+_READERS: Mapping[Dialect, Callable[[Body, Endpoint], _Parameters]] = MappingProxyType(
+    {Dialect.OLLAMA: _native, Dialect.OPENAI: _openai, Dialect.ANTHROPIC: _messages}
 )

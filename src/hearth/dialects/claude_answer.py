@@ -1,0 +1,325 @@
+"""Claude's answer for one caller: the events of Anthropic's stream in, the bytes of the caller's own dialect out, and what will be billed.
+
+Incremental: what an event adds is written at once, what does not stream is written at the end. Only `message_stop` completes an answer: an
+end is never invented. Tolerant of what is not known: Anthropic may add events, blocks and fields at any time. Source: Anthropic's reference
+of streamed messages; counters of `message_delta` are totals that replace those of `message_start`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias, cast
+
+from hearth.dialects.claude_blocks import decoded_arguments
+from hearth.dialects.claude_request import ClaudeRequest
+from hearth.dialects.frames import event as event_frame
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.writers import (
+    Generation,
+    NativeWriter,
+    OpenAiWriter,
+    ResponsesWriter,
+    Said,
+    Text,
+    ToolCall,
+    Writer,
+    response_in_progress,
+)
+from hearth.errors import BackendGone, BackendProtocolError
+from hearth.types import MAX_TOKENS, BilledTokens, Dialect
+
+Event: TypeAlias = Mapping[str, object]
+
+_PASSED = ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping")
+"""Errors are told in Hearth's words; what a client library adds to the events is none of the caller's."""
+_INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
+"""Unlike Ollama's, a response that was cut off says so, as OpenAI's reference has it."""
+_REASONS = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
+"""Why an answer ended; any other reason is a plain `stop`."""
+_OPENING = re.compile(r"\s*```[A-Za-z0-9]*[ \t]*\r?\n")
+_MAYBE_OPENING = re.compile(r"\s*(?:`{1,2}|```[A-Za-z0-9]*[ \t]*\r?)?")
+_COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class Meter:
+    """One call's counts.
+
+    Attributes:
+        started: `message_start` was seen, so the prompt is charged; stopped: `message_stop` was seen.
+    """
+
+    def __init__(self, *, max_tokens: int, thinks: bool) -> None:
+        self._max_tokens = max_tokens
+        self._thinks = thinks
+        self._usage: dict[str, int] = {}
+        self._seen_bytes = 0
+        self._reported = False
+        self.started = False
+        self.stopped = False
+
+    def note(self, event: Event) -> None:
+        """Take in one event; what is malformed, unknown or beyond what anybody can use counts nothing."""
+        match event.get("type"):
+            case "message_start":
+                self.started = True
+                self._read(_object(_object(event.get("message")).get("usage")))
+            case "message_delta":
+                usage = _object(event.get("usage"))
+                self._reported = self._reported or _count(usage.get("output_tokens")) is not None
+                self._read(usage)
+            case "message_stop":
+                self.stopped = True
+            case "content_block_start":
+                block = _object(event.get("content_block"))
+                self._thinks = self._thinks or block.get("type") in ("thinking", "redacted_thinking")
+                self._seen_bytes += _text_bytes(block)
+            case "content_block_delta":
+                self._seen_bytes += _text_bytes(_object(event.get("delta")))
+
+    @property
+    def tokens(self) -> BilledTokens:
+        """What is charged. Where the output was not reported: a token for each byte that came, or all that were allowed where Claude
+        may have thought unseen."""
+        usage = self._usage
+        hour, output = usage.get("hour", 0), usage.get("output_tokens", 0)
+        if not self._reported:
+            output = self._max_tokens if self._thinks else min(self._max_tokens, max(self._seen_bytes, output))
+        return BilledTokens(
+            input=usage.get("input_tokens", 0),
+            output=output,
+            cache_read=usage.get("cache_read_input_tokens", 0),
+            cache_write=max(0, usage.get("cache_creation_input_tokens", 0) - hour),
+            cache_write_hour=hour,
+        )
+
+    def _read(self, usage: Event) -> None:
+        hour = _object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")
+        counts = {**{name: _count(usage.get(name)) for name in _COUNTERS}, "hour": _count(hour)}
+        self._usage |= {name: count for name, count in counts.items() if count is not None}
+
+
+class Answer:
+    """One answer; `feed` every event, then `finish`."""
+
+    def __init__(
+        self, path: str, request: ClaudeRequest, meter: Meter, *, model: str, request_id: str, created_wall_s: float, started_at: float
+    ) -> None:
+        """Args:
+        meter: counts the events of this answer, which are shown to it here.
+        model: the name to show, the one that the caller asked for.
+        created_wall_s: seconds since 1970 at the instant `started_at`.
+        """
+        self._route = INFERENCE_ROUTES[path]
+        self._request, self._model, self._meter = request, model, meter
+        self._created_wall_s, self._started_at = created_wall_s, started_at
+        self._writer = self._new_writer(request_id.removeprefix("req_"))
+        self._events: list[JsonObject] = []
+        """Of a message that does not stream."""
+        self._said: list[Said] = []
+        self._first_at: float | None = None
+        """When the first part of the answer came, thinking too."""
+        self._reason = "stop"
+        self._unfenced: Unfenced | None = None
+        self._call: tuple[str, str] | None = None
+        self._written: list[str] = []
+
+    def feed(self, event: Event, now: float) -> bytes:
+        """The bytes that one event of Claude's stream adds; always empty for a caller who does not stream."""
+        self._meter.note(event)
+        if self._writer is None:
+            return self._pass_on(event)
+        new = self._added(event, now)
+        self._said += new
+        if not self._request.streaming:
+            return b""
+        begun = self._writer.begin() if event.get("type") == "message_start" else []
+        wall_s = self._wall_s(now)
+        return b"".join([*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))])
+
+    def finish(self, now: float) -> bytes:
+        """The last bytes of a stream, or the whole answer of a caller who does not stream.
+
+        Raises BackendGone: the stream ended before the answer did. BackendProtocolError: the answer cannot be written in this dialect.
+        """
+        if not self._meter.stopped:
+            raise BackendGone("Claude's stream ended before the answer was complete")
+        if self._writer is None:
+            return b"" if self._request.streaming else encode(assembled(self._events)) + b"\n"
+        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect is Dialect.OLLAMA
+        if native and done.reason == "stop" and any(call.arguments is None for call in done.calls):
+            raise BackendProtocolError("Claude called a tool with arguments that are not JSON")
+        if self._request.streaming:
+            return b"".join(self._writer.end(done, wall_s))
+        return encode(self._writer.whole(done, wall_s)) + (b"" if native else b"\n")
+
+    @property
+    def content_type(self) -> str:
+        """As Ollama labels such an answer."""
+        native = self._route.dialect is Dialect.OLLAMA
+        if self._request.streaming:
+            return "application/x-ndjson" if native else "text/event-stream"
+        return "application/json; charset=utf-8" if native else "application/json"
+
+    def _wall_s(self, now: float) -> float:
+        return self._created_wall_s + now - self._started_at
+
+    def _new_writer(self, name: str) -> Writer | None:
+        """None for `/v1/messages`, whose events are Claude's own."""
+        path, created_wall_s = self._route.path, self._created_wall_s
+        if self._route.dialect is Dialect.OLLAMA:
+            return NativeWriter(self._model, chat=path is Endpoint.CHAT)
+        if self._route.dialect is Dialect.ANTHROPIC:
+            return None
+        if path is Endpoint.OPENAI_RESPONSES:
+            response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
+            return ResponsesWriter(name, response, incomplete=_INCOMPLETE)
+        chat, include_usage = path is Endpoint.OPENAI_CHAT, self._request.include_usage
+        return OpenAiWriter(name, self._model, chat=chat, created_wall_s=created_wall_s, made_by="fp_claude", include_usage=include_usage)
+
+    def _pass_on(self, event: Event) -> bytes:
+        fields = cast("JsonObject", dict(event))
+        if fields.get("type") not in _PASSED:
+            return b""
+        message = fields.get("message")
+        if isinstance(message, dict):
+            fields["message"] = {**message, "model": self._model}
+        if self._request.streaming:
+            return event_frame(fields)
+        self._events.append(fields)
+        return b""
+
+    def _added(self, event: Event, now: float) -> list[Said]:
+        """What the event adds to the answer."""
+        match event.get("type"):
+            case "message_delta":
+                reason = _object(event.get("delta")).get("stop_reason")
+                self._reason = _REASONS.get(str(reason), "stop") if reason else self._reason
+            case "content_block_start":
+                block, closed = _object(event.get("content_block")), self._closed()
+                if block.get("type") != "tool_use":
+                    return closed + self._text(_string(block, "text"))
+                self._call, self._written = (_string(block, "id"), _string(block, "name")), []
+                return closed
+            case "content_block_delta":
+                self._first_at = now if self._first_at is None else self._first_at
+                delta = _object(event.get("delta"))
+                self._written.append(_string(delta, "partial_json"))
+                return self._text(_string(delta, "text"))
+            case "content_block_stop" | "message_stop":
+                return self._closed()
+        return []
+
+    def _text(self, piece: str) -> list[Said]:
+        if piece and self._request.json_text:
+            self._unfenced = self._unfenced or Unfenced()
+            piece = self._unfenced.feed(piece)
+        return [Text(text=piece)] if piece else []
+
+    def _closed(self) -> list[Said]:
+        """What was held back of the block that ends."""
+        rest = self._unfenced.end() if self._unfenced is not None else ""
+        said: list[Said] = [Text(text=rest)] if rest else []
+        if self._call is not None:
+            (call_id, name), written = self._call, "".join(self._written)
+            said.append(ToolCall(call_id=call_id, name=name, arguments=decoded_arguments(written), written=written))
+        self._unfenced = self._call = None
+        return said
+
+    def _generation(self, now: float) -> Generation:
+        tokens, first_at = self._meter.tokens, now if self._first_at is None else self._first_at
+        return Generation(
+            said=self._said,
+            reason=self._reason,
+            prompt_tokens=tokens.prompt,
+            output_tokens=tokens.output,
+            cached_tokens=tokens.cache_read,
+            total_ns=_nanoseconds(now - self._started_at),
+            prompt_ns=_nanoseconds(first_at - self._started_at),
+            output_ns=_nanoseconds(now - first_at),
+        )
+
+
+class Unfenced:
+    """One text without the code fence around it: `feed` its pieces, then `end`."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = False
+        self._fenced = False
+
+    def feed(self, piece: str) -> str:
+        """What of the text is certain by now."""
+        self._held += piece
+        if not self._begun:
+            if _MAYBE_OPENING.fullmatch(self._held):
+                return ""
+            self._begun = True
+            opening = _OPENING.match(self._held)
+            if opening is not None:
+                self._fenced, self._held = True, self._held[opening.end() :]
+        certain = self._held.rstrip().rstrip("`").rstrip() if self._fenced else self._held
+        self._held = self._held[len(certain) :]
+        return certain
+
+    def end(self) -> str:
+        """The rest of the text."""
+        rest, self._held = self._held, ""
+        return "" if self._fenced and rest.strip() == "```" else rest
+
+
+def assembled(events: Iterable[JsonObject]) -> JsonObject:
+    """The message that the events of a stream make; tolerant of events and blocks that are not known yet."""
+    blocks: list[JsonValue] = []
+    message: JsonObject = {"content": blocks}
+    block: JsonObject = {}
+    written = ""
+    for event in events:
+        delta = _json_object(event.get("delta"))
+        match event.get("type"):
+            case "message_start":
+                message = {**_json_object(event.get("message")), "content": blocks}
+            case "content_block_start":
+                block, written = dict(_json_object(event.get("content_block"))), ""
+                blocks.append(block)
+            case "content_block_delta":
+                written += str(delta.get("partial_json") or "")
+                block |= {name: f"{block.get(name) or ''}{delta[name]}" for name in ("text", "thinking") if delta.get(name)}
+                block |= {"signature": delta["signature"]} if "signature" in delta else {}
+                if "citation" in delta:
+                    citations = block.get("citations")
+                    block["citations"] = [*(citations if isinstance(citations, list) else []), delta["citation"]]
+            case "content_block_stop" if written:
+                block["input"] = decoded_arguments(written) or {}  # cut off in the middle
+            case "message_delta":
+                reported = {name: one for name, one in _json_object(event.get("usage")).items() if one is not None}
+                usage = _json_object(message.pop("usage", None)) | reported
+                message |= delta | {"usage": usage}
+    return message
+
+
+def _json_object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _nanoseconds(duration_s: float) -> int:
+    """At least one: a phase that has ended was never zero long."""
+    return max(1, int(duration_s * 1e9))
+
+
+def _object(value: object) -> Event:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _string(fields: Event, name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS else None
+
+
+def _text_bytes(part: Event) -> int:
+    return sum(len(value.encode("utf-8", "replace")) for name, value in part.items() if name != "type" and isinstance(value, str))
