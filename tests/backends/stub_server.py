@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, cast
@@ -27,19 +27,12 @@ def chunked(*chunks: bytes) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
 
 
-def head_of(answer: Answer) -> bytes:
+def head_of(answer: Answer | Exchange) -> bytes:
     """Status line and headers as Ollama frames them: a length where there is one, else chunked."""
     fields = [b"%b: %b" % field for field in answer.headers]
     if not any(name == b"content-length" for name, _ in answer.headers):
         fields.append(b"transfer-encoding: chunked")
     return b"HTTP/1.1 %d Whatever\r\n" % answer.status + b"\r\n".join([*fields, b"Connection: close"]) + b"\r\n\r\n"
-
-
-def whole(answer: Answer) -> bytes:
-    """An answer as one piece of wire."""
-    if any(name == b"content-length" for name, _ in answer.headers):
-        return head_of(answer) + b"".join(answer.chunks)
-    return head_of(answer) + chunked(*answer.chunks) + LAST_CHUNK
 
 
 async def read(exchange: Exchange) -> list[bytes]:
@@ -49,15 +42,10 @@ async def read(exchange: Exchange) -> list[bytes]:
 
 async def read_until_broken(exchange: Exchange) -> tuple[list[bytes], BackendError | None]:
     """What came, and what ended it."""
-    return await until_broken(chunks_of(exchange))
-
-
-async def until_broken(chunks: AsyncIterator[bytes]) -> tuple[list[bytes], BackendError | None]:
-    """The rest of a body, and what ended it."""
     came: list[bytes] = []
     try:
-        async for chunk in chunks:
-            came.append(chunk)  # noqa: PERF401  # a comprehension would lose what came before the error
+        while chunks := await exchange.take():
+            came += chunks
     except BackendError as error:
         return came, error
     return came, None
