@@ -23,7 +23,6 @@ from hearth.types import (
     Outcome,
     Post,
     PostAnswer,
-    Price,
     ResidentModel,
 )
 
@@ -120,13 +119,6 @@ class CloudBackend(Protocol):
         """
 
     async def aclose(self) -> None: ...
-
-
-class PriceList(Protocol):
-    """What cloud models cost."""
-
-    async def price_of(self, model: str) -> Price | None:
-        """Today's price; None where the list does not have the model."""
 
 
 class SpendLedger(Protocol):

@@ -12,8 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hearth.backends.http1 import Answer, Link
-from hearth.backends.ollama import KEPT, OllamaBackend
+from hearth.backends.ollama import KEPT, Answer, Link, OllamaBackend
 from hearth.errors import BackendError, BackendGone, BackendProtocolError, BackendUnreachable, BadRequest, ConfigError
 from hearth.types import BackendCall
 from tests.backends.stub_server import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from genai_prices import Usage, calc_price
 
-from hearth.backends.claude_prices import ClaudePrices
+from hearth.backends.claude import price_of
 from hearth.cloud.budget import caps_for
 from hearth.cloud.calls import (
     FIRST_DELAY_S,
@@ -69,7 +69,7 @@ def test_dollars_and_nanos_are_the_same_money():
 
 @for_each("model", ["claude-haiku-4-5", "claude-haiku-5-5", "claude-sonnet-4-5", "claude-opus-5-5", CloudSettings().model])
 async def test_the_list_knows_the_models_and_bills_as_it_says(model):
-    price = await ClaudePrices().price_of(model)
+    price = await price_of(model)
     assert price is not None
     for prompt in (1000, 150_000, 250_000):
         tokens = BilledTokens(input=prompt - 700, output=900, cache_read=500, cache_write=200)
@@ -79,7 +79,7 @@ async def test_the_list_knows_the_models_and_bills_as_it_says(model):
 
 
 async def test_a_model_without_a_price_has_none():
-    assert await ClaudePrices().price_of("claude-nonsense-9") is None
+    assert await price_of("claude-nonsense-9") is None
 
 
 def test_the_owners_prices_fill_in_the_usual_ratios():

@@ -15,7 +15,7 @@ from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
 from hearth.types import Sequence
-from tests.dst.claude import FakeClaude, NoPrices
+from tests.dst.claude import FakeClaude, no_price
 from tests.dst.disk import WholeDisk
 from tests.dst.drawing import More
 from tests.dst.failing_disk import Trouble
@@ -81,7 +81,7 @@ class Life:
 
     def _cloud(self, claude: FakeClaude) -> Cloud:
         gateway = self.gateway
-        cloud = gateway.cloud = Cloud(gateway.worker, backend=claude, prices=NoPrices(), budget=self.purse)
+        cloud = gateway.cloud = Cloud(gateway.worker, backend=claude, price_of=no_price, budget=self.purse)
         gateway.accompany("cloud", self.purse.run)
         gateway.on_reload(cloud.reloaded)
         return cloud

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.gpu import AmdCard, GpuThread
-from hearth.backends.nvml import NvmlCard
+from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
 from tests.gpu.stub_driver import StubDriver

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from hearth.backends.nvml import NvmlCard
+from hearth.backends.gpu import NvmlCard
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError, GpuFault, GpuUnavailable
 from hearth.types import GpuProcess, GpuReading
@@ -191,7 +191,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 READ_THREE_TIMES = """
 import sys
 from pathlib import Path
-from hearth.backends.nvml import NvmlCard
+from hearth.backends.gpu import NvmlCard
 from hearth.errors import GpuUnavailable
 
 card = NvmlCard("0")

@@ -1,4 +1,4 @@
-"""Claude's Messages API through Anthropic's SDK. Speaks the wire and names its errors; retries, budgets and texts are others' business.
+"""Claude's Messages API through Anthropic's SDK, and what its models cost. Names errors; retries, budgets and texts are others' business.
 
 The SDK takes 1.4 s of CPU to import, so that happens on first use and in a thread. It is only asked to sign, send and read lines: its
 retries are off (it sleeps through a `retry-after` of minutes inside a call), its models are not built, and it never looks at the
@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,11 @@ from hearth.errors import (
     HearthError,
     ModelNotFound,
 )
-from hearth.types import CloudCall
+from hearth.types import CloudCall, Price, Rates
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncStream
+    from genai_prices.types import ModelPrice
 
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
@@ -219,3 +221,61 @@ def _seconds(header: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < 86_400 * 366 else None
+
+
+# What the models cost.
+
+_KINDS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
+_OF_INPUT = {"cache_read_mtok": Decimal("0.1"), "cache_write_mtok": Decimal("1.25"), "cache_write_1h_mtok": Decimal(2)}
+"""Anthropic's usual prices of its cache as multiples of the input price, for models whose entry does not say."""
+
+
+async def price_of(model: str) -> Price | None:
+    """Today's price in the list that comes with `genai-prices` (its own updates stay off); None where it does not have the model."""
+    return await asyncio.to_thread(_price_of, model)
+
+
+def _price_of(model: str) -> Price | None:
+    from genai_prices import Usage, calc_price  # noqa: PLC0415 - 0.2 s of CPU, paid in a thread when first needed
+
+    try:
+        found = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id="anthropic").model_price
+    except LookupError:
+        return None
+    return _price(found)
+
+
+def _price(found: ModelPrice) -> Price | None:
+    if not (_base(found, "input_mtok") and _base(found, "output_mtok")):
+        return None
+    starts = [start for kind in _KINDS if (start := _start(found, kind)) is not None]
+    usual = _rates(found, long=False)
+    return Price(usual=usual, long=_rates(found, long=True), long_from_tokens=min(starts)) if starts else Price(usual=usual)
+
+
+def _rates(found: ModelPrice, *, long: bool) -> Rates:
+    base = {kind: (_long(found, kind) if long else _base(found, kind)) for kind in _KINDS}
+    usd = {kind: float(price if price is not None else (base["input_mtok"] or 0) * _OF_INPUT[kind]) for kind, price in base.items()}
+    return Rates.in_usd(
+        input_usd=usd["input_mtok"],
+        output_usd=usd["output_mtok"],
+        cache_read_usd=usd["cache_read_mtok"],
+        cache_write_usd=usd["cache_write_mtok"],
+        cache_write_hour_usd=usd["cache_write_1h_mtok"],
+    )
+
+
+def _base(found: ModelPrice, kind: str) -> Decimal | None:
+    price = getattr(found, kind, None)
+    return price if price is None or isinstance(price, Decimal) else Decimal(price.base)
+
+
+def _long(found: ModelPrice, kind: str) -> Decimal | None:
+    """The dearest tier of a price that depends on the length of the prompt."""
+    price = getattr(found, kind, None)
+    return price if price is None or isinstance(price, Decimal) else max(Decimal(price.base), *(tier.price for tier in price.tiers))
+
+
+def _start(found: ModelPrice, kind: str) -> int | None:
+    tiers = getattr(getattr(found, kind, None), "tiers", None)
+    return min(tier.start for tier in tiers) if tiers else None

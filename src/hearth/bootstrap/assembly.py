@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.backends.claude import ClaudeBackend
-from hearth.backends.claude_prices import ClaudePrices
-from hearth.backends.gpu import AmdCard, GpuThread
-from hearth.backends.nvml import NvmlCard
+from hearth.backends.claude import ClaudeBackend, price_of
+from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.backends.poster import HttpPoster
@@ -280,7 +278,7 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
         ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config
     )
     gateway.events.subscribe(budget)
-    cloud = Cloud(gateway.worker, backend=claude, prices=ClaudePrices(), budget=budget)
+    cloud = Cloud(gateway.worker, backend=claude, price_of=price_of, budget=budget)
     gateway.cloud = cloud
     gateway.worker.cloud = cloud.take_trusted
     gateway.accompany("cloud", budget.run)

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hearth.backends.gpu import AmdCard, GpuThread
-from hearth.backends.nvml import NvmlCard
+from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama_control import OllamaControl
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts

@@ -7,6 +7,7 @@ Each is a task of its own, and its cost is settled when that task is over, howev
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
-from hearth.ports import CloudBackend, EventSink, PriceList
+from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.worker import LLMQueueWorker
@@ -71,8 +72,10 @@ _LAST_STEPS_S = 5.0
 class Cloud:
     """Requests of the worker's that Claude answers. Must live on the worker's event loop, with `budget.run` beside it."""
 
-    def __init__(self, worker: LLMQueueWorker, *, backend: CloudBackend, prices: PriceList, budget: CloudBudget) -> None:
-        self._worker, self._backend, self._prices, self._budget = worker, backend, prices, budget
+    def __init__(
+        self, worker: LLMQueueWorker, *, backend: CloudBackend, price_of: Callable[[str], Awaitable[Price | None]], budget: CloudBudget
+    ) -> None:
+        self._worker, self._backend, self._price_of, self._budget = worker, backend, price_of, budget
         self._runtime, self._registry, self._clock = worker.runtime, worker.registry, worker.runtime.clock
         self._forecaster = Forecaster(self._runtime.state)
         self._calls: dict[Sequence, Call] = {}
@@ -175,7 +178,7 @@ class Cloud:
 
     async def _price(self, model: str) -> Price:
         given = self._settings.prices.get(model)
-        price = await self._prices.price_of(model) if given is None else price_in(given)
+        price = await self._price_of(model) if given is None else price_in(given)
         if price is None:
             raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
         return price
