@@ -11,7 +11,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader
 from hearth.config.settings import GatewayConfig
-from hearth.events import ConfigRejected, ConfigReloaded
+from hearth.events import ConfigReloaded
 from tests.support.recorder import Recorder
 
 
@@ -33,10 +33,6 @@ class Kept(Recorder):
     def depth(self) -> int:
         return self.in_force.config.settings.queue.max_external_depth
 
-    async def rejected(self) -> tuple[str, ...]:
-        """The problems of the first file that was refused."""
-        return (await self.first(ConfigRejected)).problems
-
     async def reloaded(self, number: int) -> None:
         """Return when the depth is in force."""
         await self.until(lambda: self.depth == number and self.of(ConfigReloaded))
@@ -44,7 +40,6 @@ class Kept(Recorder):
 
 @asynccontextmanager
 async def keeping(path: Path | None, *, clock: Clock | None = None, watching: MakeWatch | None = None) -> AsyncIterator[Kept]:
-    """A configuration that is kept for the time of the block."""
     kept = Kept(path, clock=clock or SystemClock(), watching=watching)
     running = asyncio.create_task(kept.reloader.run())
     try:

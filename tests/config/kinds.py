@@ -1,14 +1,19 @@
-"""The settings classes as tests walk them."""
+"""The settings as tests walk them: by the classes, and by what the schema says of every value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from hearth.config.fields import Section, within
 from hearth.config.rendering import schema
 from hearth.config.settings import Settings
+
+Node = dict[str, Any]
+_SCHEMA = schema()
+NEEDED = {"name": "a", "sha256": "0" * 64, "task_type": "a", "cron": "0 6 * * *", "input_usd": 1, "output_usd": 1}
+"""What must stand beside other values of a section."""
 
 
 def kind_of(section: type[Section], name: str) -> object:
@@ -31,33 +36,25 @@ def settings_classes(section: type[Section] = Settings) -> Iterator[type[Section
     yield section
     for name in section.model_fields:
         for kind in (kind_of(section, name), entry_of(section, name)):
-            inner = section_in(kind)
-            if inner is not None:
+            if inner := section_in(kind):
                 yield from settings_classes(inner)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The numbers that a field takes; `above`: more than `low`."""
-
-    low: float
-    high: float
-    above: bool
+def _beside(others: Node, name: str, around: Callable[[Any], Any], value: object) -> Any:
+    return around(others | {name: value})
 
 
-def limits_of(section: type[Section], name: str) -> Limits:
-    """What the schema says of a field that holds a number, or numbers by name."""
-    node: dict[str, Any] = schema()["$defs"][section.__name__]["properties"][name]
-    while "maximum" not in node:
-        node = node["anyOf"][0] if "anyOf" in node else node["additionalProperties"]
-    above = "exclusiveMinimum" in node
-    return Limits(low=node["exclusiveMinimum" if above else "minimum"], high=node["maximum"], above=above)
-
-
-NUMBERS = [
-    (section, name)
-    for section in dict.fromkeys(settings_classes())
-    for name in section.model_fields
-    if {kind_of(section, name), entry_of(section, name)} & {int, float}
-]
-"""Every field that holds a number."""
+def values(node: Node = _SCHEMA, around: Callable[[Any], Any] = lambda value: value) -> Iterator[tuple[Node, Callable[[Any], Any]]]:
+    """What the schema says of each single value, with the document in which just that one is given."""
+    while "$ref" in node or "anyOf" in node:
+        node = _SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node["anyOf"][0]
+    if "properties" in node:
+        needed = {name: value for name, value in NEEDED.items() if name in node["properties"]}
+        for name in node["properties"].keys() - {"key"}:
+            yield from values(node["properties"][name], partial(_beside, needed, name, around))
+    elif inner := node.get("items"):
+        yield from values(inner, lambda value: around([value]))
+    elif inner := node.get("additionalProperties"):
+        yield from values(inner, lambda value: around({"a": value}))
+    else:
+        yield node, around

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, Section
-from hearth.config.loading import MAX_DOCUMENT_BYTES, load_gateway_config, parse_config
-from hearth.config.settings import (
-    Announcement,
-    CallerLimits,
-    GatewayConfig,
-    ModelSettings,
-    Settings,
-    Window,
-)
+from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS
+from hearth.config.loading import MAX_DOCUMENT_BYTES, load_gateway_config
+from hearth.config.settings import Announcement, CallerLimits, GatewayConfig, ModelSettings, Settings, Window
 from hearth.errors import ConfigError
 from hearth.types import Priority
-from tests.config.kinds import NUMBERS, entry_of, kind_of, limits_of
+from tests.config.kinds import Node, values
 from tests.config.reading import only_problem_of, problems_of, settings_of
 from tests.support.cases import for_each
 
@@ -71,11 +66,8 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
     [
         ("gpu: 5", "gpu: must be a mapping, not 5"),
         ("gpu: [1]", "gpu: must be a mapping, not a list"),
-        ("auth: {keys: {a: b}}", "auth.keys: must be a list, not a mapping"),
         ("queue: {max_wait_s: '5'}", 'queue.max_wait_s: must be a number, not "5"'),
-        ("queue: {max_wait_s: 1e3}", 'queue.max_wait_s: must be a number, not "1e3"'),
         ("queue: {max_wait_s: true}", "queue.max_wait_s: must be a number, not true"),
-        ("queue: {max_external_depth: yes}", "queue.max_external_depth: must be a whole number, not true"),
         ("queue: {max_external_depth: }", "queue.max_external_depth: has no value; give one, or remove the line for the default"),
         ("gpu: {home_model: 7}", "gpu.home_model: must be text in quotes, not 7"),
         ("gpu: {home_model: 'a b'}", "gpu.home_model: is not a model name: it must not contain spaces"),
@@ -83,25 +75,20 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ('gpu: {home_model: "a\\u0007"}', "gpu.home_model: must not contain line breaks or control characters"),
         ("models: {'': {}}", 'models[""]: must not be empty'),
         ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
-        ("models: {'llama3.1:8b': {num_ctx: 0}}", 'models["llama3.1:8b"].num_ctx: must be at least 1, not 0'),
         (
             "scheduling: {policy: clever}",
             "scheduling.policy: must be 'fifo', 'affinity', 'cost_aware', 'time_slice' or 'adaptive', not \"clever\"",
         ),
-        ("scheduling: {active_hours: [1]}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
         ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
         ("backend: somewhere", "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\""),
         ("priority_map: {a: 0}", "priority_map.a: must be critical, normal or background"),
-        ("server: {host: ''}", "server.host: must be a host name or an IP address, without port"),
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
         ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
-        ("server: {log_format: xml}", "server.log_format: must be 'auto', 'text' or 'json', not \"xml\""),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a GPU in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),
         ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
-        ("ollama: {url: 'http://[::1'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
         ("{'': 1}", '[""]: unknown key'),
@@ -118,53 +105,33 @@ def test_a_wrong_value_is_answered_with_what_would_be_right(text: str, says: str
     assert only_problem_of(text).startswith(f"f.yaml:1: {says}")
 
 
-def place(cls: type[Section], name: str) -> str:
-    """A document that gives `%s` to one numeric field."""
-    sections = {kind_of(Settings, each): each for each in Settings.model_fields}
-    both = ("input_usd", "output_usd")
-    around = {
-        "CallerLimits": "rate_limits: {callers: {a: {%s}}}",
-        "GpuAlertSettings": "gpu: {alerts: {%s}}",
-        "ModelSettings": "models: {a: {%s}}",
-        "AgingSettings": "scheduling: {aging: {%s}}",
-        "CostAwareSettings": "scheduling: {cost_aware: {%s}}",
-        "TimeSliceSettings": "scheduling: {time_slice: {%s}}",
-        "PackingSettings": "scheduling: {packing: {%s}}",
-        "WebhookSettings": "jobs: {webhooks: {%s}}",
-        "KeySettings": f"auth: {{keys: [{{name: a, sha256: '{'ab' * 32}', %s}}]}}",
-        "CloudPriceSettings": "cloud: {prices: {a: {" + "".join(f"{each}: 1, " for each in both if each != name) + "%s}}}",
-    }
-    value = "{a: %s}" if entry_of(cls, name) is float else "%s"
-    return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: {value}"
+@for_each(("node", "document_with"), [each for each in values() if "maximum" in each[0]])
+def test_every_number_has_a_range_that_holds_at_both_ends(node: Node, document_with: Callable[[float], object]) -> None:
+    def text(value: float) -> str:
+        return json.dumps(document_with(int(value) if node["type"] == "integer" else value))
 
-
-@for_each(("cls", "name"), NUMBERS)
-def test_every_number_has_a_range_that_holds_at_both_ends(cls: type[Section], name: str) -> None:
-    limits, text = limits_of(cls, name), place(cls, name)
-    whole = kind_of(cls, name) is int
-    below, beyond = limits.low - (not limits.above), limits.high + 1
-    for inside in (0.001 if limits.above else limits.low, limits.high):
-        settings_of(text % (int(inside) if whole else inside))
-    for outside in (below, beyond):
-        assert name in only_problem_of(text % (int(outside) if whole else outside))
+    above = "exclusiveMinimum" in node
+    low, high = node["exclusiveMinimum" if above else "minimum"], node["maximum"]
+    for inside in (0.001 if above else low, high):
+        settings_of(text(inside))
+    for outside in (low - (not above), high + 1):
+        assert "must be " in only_problem_of(text(outside))
 
 
 @for_each(
-    ("text", "longest"),
-    [("gpu: {home_model: %s}", MAX_NAME_CHARS), ("storage: {path: /%s}", MAX_TEXT_CHARS - 1)],
+    ("text", "inside", "outside", "says"),
+    [
+        ("gpu: {home_model: %s}", MAX_NAME_CHARS, MAX_NAME_CHARS + 1, "must not be longer than"),
+        ("storage: {path: /%s}", MAX_TEXT_CHARS - 1, MAX_TEXT_CHARS, "must not be longer than"),
+        ("jobs: {webhooks: {secret: '%s'}}", MIN_SECRET_CHARS, MIN_SECRET_CHARS - 1, "must have at least 16 characters"),
+    ],
 )
-def test_the_longest_text_is_taken_and_one_character_more_is_not(text: str, longest: int) -> None:
-    settings_of(text % ("a" * longest))
-    assert "must not be longer than" in only_problem_of(text % ("a" * (longest + 1)))
+def test_a_text_has_a_length_and_one_character_beyond_it_is_refused(text: str, inside: int, outside: int, says: str) -> None:
+    settings_of(text % ("a" * inside))
+    assert says in only_problem_of(text % ("a" * outside))
 
 
-def test_a_secret_is_long_enough_or_refused() -> None:
-    text = "jobs: {webhooks: {secret: '%s'}}"
-    assert settings_of(text % ("s" * MIN_SECRET_CHARS)).jobs.webhooks.secret == "s" * MIN_SECRET_CHARS
-    assert "jobs.webhooks.secret: must have at least 16 characters" in only_problem_of(text % ("s" * (MIN_SECRET_CHARS - 1)))
-
-
-def test_values_arrive_as_settings() -> None:
+def test_values_arrive_as_settings_that_cannot_be_changed() -> None:
     settings = settings_of("""
 scheduling:
   active_hours: "22:15-06:45"
@@ -182,77 +149,57 @@ ollama: {url: "http://gpu.lan:11434/"}
     assert settings.models == {"llama3.1:8b": ModelSettings(vram_gb=6.0, num_ctx=8192)}
     assert settings.ollama.url == "http://gpu.lan:11434"
     assert type(settings.queue.max_wait_s) is float
-
-
-def test_the_settings_cannot_be_changed_through_their_mappings() -> None:
     with pytest.raises(TypeError):
-        settings_of("priority_map: {a: normal}").priority_map["b"] = Priority.CRITICAL  # type: ignore[index]
+        settings.priority_map["b"] = Priority.CRITICAL  # type: ignore[index]
 
 
 @for_each(
     ("text", "same"),
     [
-        ("{}", ""),
-        ("gpu:\nqueue:\nmodels:\nauth:\n  keys:\nrate_limits:\n  default:\n", ""),
+        ("gpu:\nqueue:\nmodels:\nauth:\n  keys:\nrate_limits:\n  default:\nbackend:\n", "{}"),
         ("backend: emulator", "backend: {mode: emulator}"),
-        ("backend:\n", ""),
     ],
 )
 def test_what_is_left_out_has_its_default(text: str, same: str) -> None:
-    assert settings_of(text) == (settings_of(same) if same else Settings())
+    assert settings_of("{}") == Settings()
+    assert settings_of(text) == settings_of(same)
 
 
-def test_the_source_of_a_loaded_file_is_kept_and_named_in_its_problems(tmp_path: Path) -> None:
-    path = tmp_path / "house.yaml"
-    path.write_bytes(b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 7\r\n")
-    config = load_gateway_config(path, {})
-    assert (config.source, config.settings.queue.max_external_depth) == (path, 7)
-    path.write_text("queue:\n  max_external_depth: -7\n")
-    with pytest.raises(ConfigError) as caught:
-        load_gateway_config(str(path), {})
-    assert caught.value.problems == (f"{path}:2: queue.max_external_depth: must be at least 1, not -7",)
-
-
-def test_without_a_path_the_usual_place_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_gateway_config(environ={}) == GatewayConfig()
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/llm_gateway.yaml").write_text("queue: {max_external_depth: 7}")
-    config = load_gateway_config(environ={})
-    assert (config.source, config.settings.queue.max_external_depth) == (Path("config/llm_gateway.yaml"), 7)
-
-
-def test_without_an_environment_the_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_GPU_BOX", "gpu")
-    assert parse_config("ollama: {url: 'http://${HOUSE_GPU_BOX}'}", source="f.yaml").settings.ollama.url == "http://gpu"
+    assert load_gateway_config() == GatewayConfig()
+    usual, named = Path("config/llm_gateway.yaml"), tmp_path / "house.yaml"
+    usual.parent.mkdir()
+    usual.write_text("ollama: {url: 'http://${HOUSE_GPU_BOX}'}")
+    named.write_bytes(b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 7\r\n" + b" #".ljust(MAX_DOCUMENT_BYTES - 36, b"x"))
+    config = load_gateway_config(named, {})
+    assert (config.source, config.settings.queue.max_external_depth, named.stat().st_size) == (named, 7, MAX_DOCUMENT_BYTES)
+    config = load_gateway_config()
+    assert (config.source, config.settings.ollama.url) == (usual, "http://gpu")
 
 
 @for_each(
     ("content", "says"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, ": cannot be read: No such file or directory"),
+        (Path.mkdir, ": is not a regular file"),
+        (b"queue:\n  max_external_depth: -7\n", ":2: queue.max_external_depth: must be at least 1, not -7"),
         (b"a: \xff\n", ":1: is not UTF-8 text; save it as UTF-8"),
         ("queue: {}".encode("utf-16"), ":1: is not UTF-8 text; save it as UTF-8"),
-        ("é".encode() * 200_000, "is larger than 256 KiB"),
-        (b"queue: {} #".ljust(MAX_DOCUMENT_BYTES + 1, b"x"), "is larger than 256 KiB"),
-        (b"\x7fELF\x00\x00", "control character U+007F"),
-        (b"queue: {}\nb: \x00", ":2: control character U+0000"),
+        (b"queue: {} #".ljust(MAX_DOCUMENT_BYTES + 1, b"x"), ": is larger than 256 KiB"),
+        (b"\x7fELF\x00\x00", ":1: control character U+007F"),
     ],
 )
-def test_a_file_that_is_no_text_file_is_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
-    path = tmp_path / ("missing" if content is None else "f.yaml")
-    if content is not None:
+def test_a_file_that_is_none_or_wrong_is_named_in_its_problem(
+    tmp_path: Path, content: bytes | Callable[[Path], None] | None, says: str
+) -> None:
+    path = tmp_path / says.partition(":")[2].replace("/", "")
+    if isinstance(content, bytes):
         path.write_bytes(content)
+    elif content is not None:
+        content(path)
     with pytest.raises(ConfigError) as caught:
-        load_gateway_config(path, {})
+        load_gateway_config(str(path), {})
     (problem,) = caught.value.problems
-    assert problem.startswith(str(path))
-    assert says in problem
-
-
-def test_the_largest_file_is_read_and_a_directory_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_bytes(b"queue: {} #".ljust(MAX_DOCUMENT_BYTES, b"x"))
-    assert load_gateway_config(path, {}).source == path
-    with pytest.raises(ConfigError, match="is not a regular file"):
-        load_gateway_config(tmp_path, {})
+    assert problem.startswith(f"{path}{says}")

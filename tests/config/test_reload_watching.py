@@ -1,33 +1,35 @@
-"""A real file under a real watch: every way in which programs save, lose and bring back a file."""
+"""A real file under a real watch, and a whole gateway under load while its file is edited."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from watchdog.events import DirModifiedEvent, FileClosedEvent, FileModifiedEvent, FileMovedEvent
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
+from hearth.bootstrap import running_gateway
+from hearth.config.loading import load_gateway_config
 from hearth.config.reload import FileWatch, observe
-from hearth.events import ConfigRejected, ConfigReloaded
+from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
+from hearth.errors import ShuttingDown
+from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
+from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
 from tests.config.keeping import depth, keeping
+from tests.support.examples import EXAMPLES
 from tests.support.patience import WITHIN_S
+from tests.support.recorder import Recorder
 
-Save = Callable[[Path, str], None]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "conf" / "llm_gateway.yaml"
-    path.parent.mkdir()
-    path.write_text(depth(1))
-    return path
+Save = Callable[[Path, str], object]
 
 
 def in_place(path: Path, text: str) -> None:
@@ -100,27 +102,25 @@ async def test_a_file_behind_a_symlink_or_in_a_linked_directory_is_noticed_where
             await kept.reloaded(number)
 
 
-async def test_a_bad_edit_and_a_file_that_is_gone_are_refused_once_and_the_good_one_after_them_counts(file):
+async def test_a_file_or_directory_that_is_gone_is_refused_once_and_the_good_one_after_it_counts(file):
     async with keeping(file, watching=FileWatch) as kept:
-        in_place(file, "queue:\n  max_external_depth: many\n")
-        (problem,) = await kept.rejected()
-        assert problem.startswith(f"{file}:2: queue.max_external_depth: must be a whole number")
-        in_place(file, depth(2))
-        await kept.reloaded(2)
-        away = file.with_name("away")
-        file.rename(away)
-        await kept.until(lambda: len(kept.of(ConfigRejected)) == 2)
-        assert "cannot be read: No such file" in kept.of(ConfigRejected)[1].problems[0]
-        away.write_text(depth(3))
-        away.rename(file)
-        await kept.reloaded(3)
-        assert len(kept.all) == 4
-        shutil.rmtree(file.parent)
-        await kept.until(lambda: len(kept.of(ConfigRejected)) == 3)
-        file.parent.mkdir()
-        for number in (4, 5):
-            in_place(file, depth(number))
-            await kept.reloaded(number)
+
+        def is_refused(count: int) -> bool:
+            return len(kept.of(ConfigRejected)) == count
+
+        for refused, lose in enumerate((lambda: in_place(file, depth(-1)), file.unlink, lambda: shutil.rmtree(file.parent)), start=1):
+            lose()
+            await kept.until(partial(is_refused, refused))
+            file.parent.mkdir(exist_ok=True)
+            for number in (2 * refused, 2 * refused + 1):
+                in_place(file, depth(number))
+                await kept.reloaded(number)
+        said = [problem for event in kept.of(ConfigRejected) for problem in event.problems]
+        assert said == [
+            f"{file}:2: queue.max_external_depth: must be at least 1, not -1",
+            *[f"{file}: cannot be read: No such file or directory"] * 2,
+        ]
+        assert len(kept.all) == 9
 
 
 async def test_where_the_system_has_no_watches_left_changes_are_found_by_looking(file):
@@ -134,37 +134,31 @@ async def test_where_the_system_has_no_watches_left_changes_are_found_by_looking
         assert kept.in_force.summary()["watch"] == "polling"
 
 
-async def test_what_was_saved_between_the_start_and_the_watch_is_not_lost(file):
+async def test_what_was_saved_before_the_watch_is_not_lost_and_our_own_reading_and_a_touch_lead_to_no_reload(file):
     def late(path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop) -> FileWatch:
         path.write_text(depth(2))
         return FileWatch(path, touched, loop)
 
     async with keeping(file, watching=late) as kept:
         await kept.reloaded(2)
-
-
-async def test_our_own_reading_and_a_touch_lead_to_no_reload(file):
-    async with keeping(file, watching=FileWatch) as kept:
         file.read_bytes()
         file.touch()
-        file.chmod(0o600)
-        in_place(file, depth(1))
-        in_place(file.with_name("other.yaml"), depth(7))
         in_place(file, depth(2))
-        await kept.reloaded(2)
-        assert len(kept.all) == 1
+        in_place(file.with_name("other.yaml"), depth(7))
+        in_place(file, depth(3))
+        await kept.reloaded(3)
+        assert len(kept.all) == 2
 
 
 async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     told: asyncio.Queue[bool] = asyncio.Queue()
     watch = FileWatch(file, told.put_nowait, asyncio.get_running_loop())
     assert await asyncio.to_thread(watch.refresh)
-    with file.open("a") as stream:
-        stream.write("#")
-        stream.flush()
-        async with asyncio.timeout(WITHIN_S):
-            assert await told.get() is True
     async with asyncio.timeout(WITHIN_S):
+        with file.open("a") as stream:
+            stream.write("#")
+            stream.flush()
+            assert await told.get() is True
         while await told.get():
             pass
     await asyncio.to_thread(watch.close)
@@ -195,10 +189,9 @@ async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_an
     assert reported[-2:] == [True, False]
 
 
-async def test_a_closed_watch_leaves_no_thread_and_no_descriptor(file):
+async def test_a_watch_that_is_closed_or_cannot_start_leaves_no_thread_and_no_descriptor(file):
     def used() -> tuple[set[str], int]:
-        ours = {thread.name for thread in threading.enumerate()}
-        return ours, len(list(Path("/proc/self/fd").iterdir()))
+        return {thread.name for thread in threading.enumerate()}, len(list(Path("/proc/self/fd").iterdir()))
 
     before = used()
     watch = FileWatch(file, lambda writing: None, asyncio.get_running_loop())
@@ -207,10 +200,98 @@ async def test_a_closed_watch_leaves_no_thread_and_no_descriptor(file):
         assert used() != before
         watch.close()
         assert used() == before
-
-
-def test_an_observer_that_cannot_start_leaves_no_thread(tmp_path: Path):
-    before = threading.active_count()
     with pytest.raises(OSError, match="No such file"):
-        observe([str(tmp_path), str(tmp_path / "missing")], lambda event: None)
-    assert threading.active_count() == before
+        observe([str(file.parent), str(file.parent / "missing")], lambda event: None)
+    assert threading.active_count() == len(before[0])
+
+
+def config_text(per_hour: int) -> str:
+    """Settings under which nothing but the limit refuses anybody."""
+    return (
+        "scheduling: {active_hours: '00:00-24:00'}\nqueue: {max_external_depth: 1000}\ngpu: {home_model: '', vram_gb: 24}\n"
+        f"rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: {per_hour}}}}}\nserver: {{shutdown_grace_s: 0}}\n"
+    )
+
+
+async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the_next_request_and_count_exactly(file):
+    file.write_text(config_text(100_000))
+    emulator = new_emulator()
+    model_server = await emulator.start("127.0.0.1", 0)
+    events, answers, ending = Recorder(), Counter[int](), asyncio.Event()
+    options: dict[str, Any] = {"port": 0, "backend_mode": BackendMode.OLLAMA, "ollama_url": model_server, "sinks": (events,), "watch": True}
+
+    async def ended(more: int) -> None:
+        goal = len(events.of(ItemEnded)) + more
+        await events.until(lambda: len(events.of(ItemEnded)) >= goal)
+
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        running_gateway(load_gateway_config(file, {}), **options) as (gateway, url),
+    ):
+
+        async def ask() -> int:
+            body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
+            async with session.post(f"{url}/api/chat", json=body) as got:
+                await got.read()
+                return got.status
+
+        async def caller() -> None:
+            while not ending.is_set():
+                answers[await ask()] += 1
+
+        async def told(method: str, path: str) -> tuple[int, Any]:
+            async with session.request(method, url + path) as got:
+                return got.status, await got.json()
+
+        slow = {"model": SLOW, "messages": HELLO, "stream": True, "options": LONG | {"num_predict": 200}}
+        async with asyncio.TaskGroup() as tasks, session.post(f"{url}/api/chat", json=slow) as stream:
+            await stream.content.readline()
+            for _ in range(6):
+                tasks.create_task(caller())
+            await ended(5)
+            file.write_text("rate_limits: {default: {requests_per_hour: none}}\n")
+            await events.until(lambda: events.of(ConfigRejected))
+            status, said = await told("POST", "/llm/admin/reload")
+            assert (status, said["reloaded"], said["generation"], said["rejected_count"]) == (422, False, 1, 2)
+            assert said["problems"] == list(events.of(ConfigRejected)[0].problems)
+            assert (await told("GET", "/llm/queue/status"))[1]["config"]["problems"] == said["problems"]
+            assert gateway.config.settings.rate_limits.default.requests_per_hour == 100_000
+            rounds = 30 * EXAMPLES
+            for number in range(rounds):
+                good = number % 3 != 2
+                file.write_text(config_text(99_999 - number) if good else "queue: [")
+                assert gateway.reload() is good
+                await ended(1)
+            assert set(answers) == {200}
+            file.write_text(config_text(20))
+            await events.until(lambda: gateway.config.settings.rate_limits.default.requests_per_hour == 20)
+            answers_before = answers[200]
+            assert await ask() == 429
+            ending.set()
+            rest = (await stream.content.read()).splitlines()
+        assert (b'"done":true' in rest[-1], b'"eval_count":200' in rest[-1]) == (True, True)
+        # Requests that were admitted before the edit may have ended after it.
+        assert (answers[200] <= answers_before + 6, set(answers) <= {200, 429}) == (True, True)
+        shown = (await told("GET", "/llm/queue/status"))[1]
+        assert shown["rate_limits"]["local"]["hour"] == f"{len(events.of(ItemQueued))}/20"
+        assert shown["config"]["generation"] == 1 + sum(bool(each.changed) for each in events.of(ConfigReloaded))
+        await gateway.stop()
+        file.write_text(config_text(7))
+        with pytest.raises(ShuttingDown):
+            await gateway.reload_file()
+        with pytest.raises(ShuttingDown):
+            gateway.reload()
+        assert gateway.config.settings.rate_limits.default.requests_per_hour == 20
+    await emulator.stop()
+    assert events.of(InternalFault) == []
+    assert len(events.of(ItemEnded)) == len(events.of(ItemQueued))
+
+
+async def test_the_address_of_the_command_line_may_be_named_whatever_the_file_says_of_it():
+    async with running_gateway(GatewayConfig(), host="127.0.0.2", port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
+        settings = Settings().replace(server=ServerSettings(host="other.lan"))
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            for config in (GatewayConfig(), GatewayConfig(settings=settings)):
+                gateway.reload(config)
+                async with session.get(f"{url}/llm/health", headers={"Host": url.removeprefix("http://")}) as got:
+                    assert got.status == 200

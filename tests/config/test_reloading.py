@@ -1,19 +1,143 @@
-"""From the file to the configuration in force: what is refused, what overlaps, and what a reload must not hold up."""
+"""From the file to the configuration in force: when it is tried, what is refused, and what overlaps."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from hearth.config.reload import FileWatch
+from hearth.config.loading import digest_of
+from hearth.config.reload import BLIND_POLL_S, ORDER_GAP_S, POLL_S, WRITING_S, FileWatch, ReloadPlan
 from hearth.config.settings import GatewayConfig, ServerSettings, Settings
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from tests.config.keeping import depth, keeping
 from tests.support.cases import for_each
 from tests.support.virtual_time import LoopClock, in_virtual_time
+
+OLD, NEW, HALF = b"old", b"new", b"ne"
+Fact = Callable[["Simulation"], None]
+
+
+def token(content: bytes | None) -> str:
+    return "gone" if content is None else digest_of(content)
+
+
+@dataclass
+class Simulation:
+    """A file, its watch and the plan, in a time that jumps from one thing to the next."""
+
+    blind: bool = False
+    polls: bool = True
+    content: bytes | None = OLD
+    now: float = 0.0
+    tries: list[tuple[float, bytes | None]] = field(default_factory=list)
+    looks: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plan = ReloadPlan(digest_of(OLD), 0.0, polls=self.polls)
+
+    def play(self, *facts: tuple[float, Fact], until: float = 60.0) -> None:
+        """Let every fact happen at its instant and carry out what the plan says."""
+        for at, happen in [*facts, (until, lambda it: None)]:
+            while self.plan.wake_at() <= at:
+                self.now = max(self.now, self.plan.wake_at())
+                self._carry_out(self.plan.step(self.now))
+            self.now = at
+            happen(self)
+
+    def _carry_out(self, step: str | None) -> None:
+        found, gone = token(self.content), self.content is None
+        if step == "look":
+            self.looks.append(self.now)
+        if step == "obey" or (step == "look" and self.plan.looked(found, self.now, gone=gone, blind=self.blind)):
+            self.plan.tried(found)
+            self.tries.append((round(self.now, 3), self.content))
+
+
+def save(content: bytes | None, *, writing: bool = False) -> Fact:
+    """The file changes, and the plan hears of it."""
+
+    def happen(it: Simulation) -> None:
+        it.content = content
+        it.plan.touched(it.now, writing=writing)
+
+    return happen
+
+
+def unreported(content: bytes) -> Fact:
+    return lambda it: setattr(it, "content", content)
+
+
+def noise(it: Simulation) -> None:
+    """Something else happens in the directory."""
+    it.plan.touched(it.now)
+
+
+def in_steps(gap_s: float) -> list[tuple[float, Fact]]:
+    return [(5.0, save(b"")), (5.0 + gap_s, save(HALF)), (5.0 + 2 * gap_s, save(NEW))]
+
+
+WRITER = [(5.0, save(b"", writing=True)), (6.0, save(HALF, writing=True)), (7.0, save(NEW, writing=True)), (7.0, save(NEW))]
+LATE_WRITER = [(9.0, save(HALF, writing=True)), (12.0, save(NEW, writing=True)), (12.0, save(NEW))]
+PLAYED: dict[str, tuple[list[tuple[float, Fact]], list[tuple[float, bytes | None]]]] = {
+    "a saved file is tried once within half a second": ([(5.0, save(NEW))], [(5.4, NEW)]),
+    "one that was touched or saved unchanged is not": ([(5.0, save(OLD)), (6.0, noise)], []),
+    "one that is written in steps is tried when it is complete": (in_steps(0.001), [(5.402, NEW)]),
+    "also in slower ones": (in_steps(0.1), [(5.6, NEW)]),
+    "also within the quiet time": (in_steps(0.29), [(5.7, NEW)]),
+    "a writer that holds the file open is waited for": (WRITER, [(7.4, NEW)]),
+    "a look without a reason does not cut a writer short": (LATE_WRITER, [(12.4, NEW)]),
+    "one that never closes the file is not waited for for ever": ([(5.0, save(NEW, writing=True))], [(5.0 + WRITING_S + 0.1, NEW)]),
+    "what lasted for one look only is never tried": ([(5.0, save(HALF)), (5.35, unreported(NEW))], [(5.5, NEW)]),
+    "a file that is deleted and written anew is never seen as gone": ([(5.0, save(None)), (5.9, save(NEW))], [(6.0, NEW)]),
+    "one that is gone is tried once and again when it is back": ([(5.0, save(None)), (50.0, save(OLD))], [(6.3, None), (50.4, OLD)]),
+    # prometheus-operator #4708: after a bad file, the good one was never picked up.
+    "after a bad content the old one counts again": ([(5.0, save(HALF)), (50.0, save(OLD))], [(5.4, HALF), (50.4, OLD)]),
+}
+
+
+@for_each("name", PLAYED)
+def test_when_what_is_tried(name):
+    it, (facts, tries) = Simulation(), PLAYED[name]
+    it.play(*facts)
+    assert it.tries == tries
+    assert 10.0 in it.looks or facts[0][0] != 9.0, "there was a look without a reason"
+
+
+def test_a_restless_directory_neither_starves_a_change_nor_causes_tries():
+    it = Simulation()
+    restless: list[tuple[float, Fact]] = [(at / 100, noise) for at in range(100, 1000)]
+    it.play(*sorted([*restless, (5.005, save(NEW))], key=lambda pair: pair[0]), until=20.0)
+    assert [content for _, content in it.tries] == [NEW]
+    assert (it.tries[0][0] <= 6.3, len(it.looks) < 40) == (True, True)
+
+
+@for_each(("blind", "within_s"), [(False, POLL_S + 0.4), (True, BLIND_POLL_S + 0.31)])
+def test_a_change_that_nobody_reports_is_found_by_looking(blind, within_s):
+    it = Simulation(blind=blind)
+    it.play((25.01, unreported(NEW)))
+    assert [content for _, content in it.tries] == [NEW]
+    assert it.tries[0][0] - 25.01 <= within_s
+
+
+def test_an_order_is_obeyed_at_once_many_within_a_second_are_two_tries_and_without_a_watch_nothing_else_is_tried():
+    it = Simulation(polls=False)
+    it.play(*[(5 + n / 100, lambda it: it.plan.ordered()) for n in range(100)], until=1000.0)
+    assert (it.tries, it.looks) == ([(5.0, OLD), (5.0 + ORDER_GAP_S, OLD)], [])
+
+
+def test_a_touch_during_a_look_leads_to_another_look():
+    plan = ReloadPlan(digest_of(OLD), 0.0, polls=False)
+    plan.touched(1.0)
+    assert plan.step(1.3) == "look"
+    plan.touched(1.31)
+    assert plan.looked(token(OLD), 1.32, gone=False, blind=False) is False
+    assert plan.wake_at() == pytest.approx(1.61)
+    assert plan.step(1.61) == "look"
 
 
 class DeafWatch(FileWatch):
@@ -23,42 +147,29 @@ class DeafWatch(FileWatch):
         return False
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "llm_gateway.yaml"
-    path.write_text(depth(1))
-    return path
-
-
-@for_each(
-    ("content", "says"),
-    [
-        (b"", "is empty"),
-        (b"queue: [", "is not YAML"),
-        (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth"),
-        (b"- queue\n", "must be a mapping"),
-        (b"\xff\xfe\x00q\x00u", "is not UTF-8 text"),
-        (b"#" * 10 * 1024 * 1024, "is larger than 256 KiB"),
-        (b"queue: " + b"[" * 100_000, "nested deeper"),
-        (None, "is not a regular file"),
-    ],
-)
 @in_virtual_time
-async def test_a_bad_content_changes_nothing_and_the_good_one_after_it_counts(file, content, says):
-    file.write_text(depth(1))
-    async with keeping(file, clock=LoopClock()) as kept:
-        before = kept.in_force.config
-        file.unlink()
-        file.mkdir() if content is None else file.write_bytes(content)
-        assert await kept.reloader.reload() is False
-        (rejected,) = kept.of(ConfigRejected)
-        assert all(says in problem and str(file) in problem for problem in rejected.problems), rejected.problems
-        assert kept.in_force.config is before
-        if content is None:
-            file.rmdir()
-        file.write_bytes(b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 2")
-        assert await kept.reloader.reload() is True
-        assert kept.depth == 2
+async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_the_summary_says_so(file):
+    clock = LoopClock()
+    async with keeping(file, clock=clock) as kept:
+        before, began = kept.in_force.config, clock.wall()
+        for content, says in ((None, "is not a regular file"), (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth")):
+            file.unlink()
+            file.mkdir() if content is None else file.write_bytes(content)
+            assert await kept.reloader.reload() is False
+            problem, *others = kept.of(ConfigRejected)[-1].problems
+            assert (says in problem, str(file) in problem, others) == (True, True, [])
+            assert kept.in_force.config is before
+            if content is None:
+                file.rmdir()
+                file.touch()
+        expected = {"generation": 1, "source": str(file), "problems": [problem], "loaded_wall": began, "last_attempt": began + 1}
+        counts = {"reload_count": 0, "rejected_count": 2, "restart_pending": [], "watch": "off"}
+        assert kept.in_force.summary() == expected | counts
+        await asyncio.sleep(10.0)
+        file.write_text(depth(2))
+        assert [await kept.reloader.reload() for _ in range(2)] == [True, True], "what is unchanged is accepted and no new generation"
+        expected |= {"generation": 2, "problems": [], "loaded_wall": began + 12, "last_attempt": began + 12}
+        assert (kept.depth, kept.in_force.summary()) == (2, expected | counts | {"reload_count": 2})
 
 
 @in_virtual_time
@@ -111,34 +222,24 @@ async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(f
 
 
 @in_virtual_time
-async def test_a_listener_that_breaks_keeps_no_other_from_hearing(file):
-    async with keeping(file, clock=LoopClock()) as kept:
+async def test_a_listener_that_breaks_keeps_no_other_from_hearing_and_a_change_meanwhile_is_not_lost(file):
+    async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
         heard: list[GatewayConfig] = []
 
         def breaks(fresh: GatewayConfig) -> None:
-            raise ZeroDivisionError
-
-        kept.in_force.on_reload(breaks)
-        kept.in_force.on_reload(heard.append)
-        assert await kept.reloader.reload() is True
-        assert heard == [kept.in_force.config]
-        (fault,) = kept.of(InternalFault)
-        assert (fault.detail, "breaks" in fault.where) == ("ZeroDivisionError", True)
-
-
-@in_virtual_time
-async def test_a_change_while_the_last_one_is_parsed_is_not_lost(file):
-    async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
-
-        def save_again(fresh: GatewayConfig) -> None:
             if fresh.settings.queue.max_external_depth == 2:
                 file.write_text(depth(3))
                 kept.reloader.touched()
+                raise ZeroDivisionError
 
-        kept.in_force.on_reload(save_again)
+        kept.in_force.on_reload(breaks)
+        kept.in_force.on_reload(heard.append)
         file.write_text(depth(2))
         await kept.reloaded(3)
+        assert [each.settings.queue.max_external_depth for each in heard] == [2, 3]
         assert [event.generation for event in kept.of(ConfigReloaded)] == [2, 3]
+        (fault,) = kept.of(InternalFault)
+        assert (fault.detail, "breaks" in fault.where) == ("ZeroDivisionError", True)
 
 
 async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
@@ -151,8 +252,7 @@ async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
             turns += 1
             await asyncio.sleep(0)
         assert order.result() is True
-        assert len(kept.in_force.config.settings.rate_limits.callers) == 5500
-        assert turns > 20
+        assert (len(kept.in_force.config.settings.rate_limits.callers), turns > 20) == (5500, True)
 
 
 @in_virtual_time
@@ -164,30 +264,3 @@ async def test_keys_that_wait_for_a_restart_are_named_until_they_are_back(file):
             kept.in_force.take(GatewayConfig(settings=settings.replace(queue=queue), source=file))
             assert kept.in_force.summary()["restart_pending"] == pending
             assert kept.of(ConfigReloaded)[-1].needs_restart == tuple(pending)
-
-
-@in_virtual_time
-async def test_the_summary_counts_and_dates_what_became_of_the_file(file):
-    clock = LoopClock()
-    async with keeping(file, clock=clock) as kept:
-        began = clock.wall()
-        first = kept.in_force.summary()
-        assert (first["loaded_wall"], first["last_attempt"], first["reload_count"]) == (began, began, 0)
-        await asyncio.sleep(10.0)
-        file.write_text(depth(2))
-        await kept.reloader.reload()
-        assert await kept.reloader.reload(), "what is unchanged is accepted and no new generation"
-        await asyncio.sleep(10.0)
-        file.write_text("nonsense")
-        await kept.reloader.reload()
-        assert kept.in_force.summary() | {"problems": []} == {
-            "generation": 2,
-            "source": str(file),
-            "problems": [],
-            "loaded_wall": began + 11,
-            "last_attempt": began + 21,
-            "reload_count": 2,
-            "rejected_count": 1,
-            "restart_pending": [],
-            "watch": "off",
-        }

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +25,19 @@ from tests.support.cases import for_each
 FOLDER = Path(__file__).parents[2] / "config"
 SHIPPED = (FOLDER / "llm_gateway.yaml").read_text("utf-8")
 COMPLETE = re.sub(r"^( *)#(?=[^ #\n])", r"\1", SHIPPED, flags=re.MULTILINE)
+WHOLE = Document(COMPLETE, source="f")
 
 
-@dataclass(frozen=True)
-class Documented:
-    """A settings field, with the place of an instance of it in the complete file."""
-
-    cls: type[Section]
-    name: str
-    path: KeyPath
-
-    @property
-    def comment(self) -> str:
-        """The lines of comment right above the key."""
-        lines = COMPLETE.splitlines()
-        at = Document(COMPLETE, source="f").lines[self.path] - 1
-        comment: list[str] = []
-        while at and (match := re.fullmatch(r" *# (.*)", lines[at - 1])):
-            comment.insert(0, match.group(1))
-            at -= 1
-        return " ".join(comment)
+Field = tuple[type[Section], str, KeyPath]
 
 
-def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Documented]:
-    """Every field of every class, found under the first entry where the file has several."""
-    complete: Any = Document(COMPLETE, source="f").value
+def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Field]:
+    """Every field of every class, with its place in the complete file: under the first entry where that has several."""
+    complete: Any = WHOLE.value
     for step in path:
         complete = complete[step]
     for name in cls.model_fields:
-        yield Documented(cls, name, (*path, name))
+        yield cls, name, (*path, name)
         inner, entry = section_in(kind_of(cls, name)), section_in(entry_of(cls, name))
         if inner is not None:
             yield from documented(inner, (*path, name))
@@ -63,39 +46,29 @@ def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Do
             yield from documented(entry, (*path, name, first))
 
 
-FIELDS = list(documented())
+FIELDS = [*documented()]
 
 
-def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_types() -> None:
+def comment_above(path: KeyPath) -> str:
+    """The lines of comment right above a key."""
+    comment: list[str] = []
+    for line in reversed(COMPLETE.splitlines()[: WHOLE.lines[path] - 1]):
+        if not (match := re.fullmatch(r" *# (.*)", line)):
+            break
+        comment.insert(0, match.group(1))
+    return " ".join(comment)
+
+
+def test_the_shipped_file_loads_with_the_keys_of_the_page_it_comes_from_and_differs_from_the_defaults_only_in_task_types() -> None:
     settings = load_gateway_config(FOLDER / "llm_gateway.yaml", {}).settings
     assert settings == Settings(priority_map=settings.priority_map)
-    assert settings.priority_map == {
-        "parse_task": Priority.CRITICAL,
-        "challenge_task": Priority.CRITICAL,
-        "generate_digest": Priority.NORMAL,
-        "generate_nudge": Priority.BACKGROUND,
-        "generate_reminder": Priority.BACKGROUND,
-    }
-
-
-def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
-    assert Document(SHIPPED, source="f").value == {
-        "scheduling": {"active_hours": "06:00-22:00", "schedule_drain_minutes": 2},
-        "queue": {"max_external_depth": 20, "max_interrupt_count": 3},
-        "priority_map": {
-            "parse_task": "critical",
-            "challenge_task": "critical",
-            "generate_digest": "normal",
-            "generate_nudge": "background",
-            "generate_reminder": "background",
-        },
-        "rate_limits": {"callers": {}},
-        "budget": {"daily_external_usd": 5.00, "alert_pct": 80},
-        "gpu": {
-            "swap_timeout_s": 120,
-            "restore_home_delay_s": 120,
-            "alerts": {"swaps_per_hour_warning": 4, "swap_wait_ms_warning": 60000, "swap_overhead_pct_warning": 25},
-        },
+    tasks = {"parse_task": 0, "challenge_task": 0, "generate_digest": 1, "generate_nudge": 2, "generate_reminder": 2}
+    assert settings.priority_map == {name: Priority(number) for name, number in tasks.items()}
+    given: Any = Document(SHIPPED, source="f").value
+    assert {f"{section}.{key}" for section, keys in given.items() for key in keys if section != "priority_map"} == {
+        *(f"scheduling.{name}" for name in ("active_hours", "schedule_drain_minutes")),
+        *("queue.max_external_depth", "queue.max_interrupt_count", "rate_limits.callers", "budget.daily_external_usd", "budget.alert_pct"),
+        *(f"gpu.{name}" for name in ("swap_timeout_s", "restore_home_delay_s", "alerts")),
     }
 
 
@@ -125,33 +98,32 @@ def test_the_file_that_donna_itself_ships_loads_under_its_old_names_with_a_note_
 def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
     assert COMPLETE != SHIPPED
     parse_config(COMPLETE, source="f", environ={})
-    assert {each.cls for each in FIELDS} == set(settings_classes())
+    assert {cls for cls, _, _ in FIELDS} == set(settings_classes())
 
 
-@for_each("each", FIELDS)
-def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_change_takes_effect(each: Documented) -> None:
-    if each.cls.__name__ == "CallerLimits" and each.path[1] == "callers":
+@for_each(("cls", "name", "path"), FIELDS)
+def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_change_takes_effect(
+    cls: type[Section], name: str, path: KeyPath
+) -> None:
+    field, section, comment = cls.model_fields[name], section_in(kind_of(cls, name)), comment_above(path)
+    if cls.__name__ == "CallerLimits" and path[1] == "callers":
         return
-    field, section = each.cls.model_fields[each.name], section_in(kind_of(each.cls, each.name))
     if field.description is None:
         assert section is not None
-        assert each.comment == " ".join((section.__doc__ or "").split())
+        assert comment == " ".join((section.__doc__ or "").split())
         return
-    text = " ".join(field.description.split()).removesuffix(each.cls.reload_of(each.name))
-    default = re.fullmatch(rf"{re.escape(text)}(?:Default (.+)\. )?{each.cls.reload_of(each.name)}", each.comment)
-    assert default is not None, f"{text}... is not {each.comment}"
+    text = " ".join(field.description.split()).removesuffix(cls.reload_of(name))
+    default = re.fullmatch(rf"{re.escape(text)}(?:Default (.+)\. )?{cls.reload_of(name)}", comment)
+    assert default is not None, f"{text}... is not {comment}"
     if default.group(1) is not None:
-        assert Document(default.group(1), source="f").value == each.cls.model_construct().model_dump(mode="json")[each.name]
+        assert Document(default.group(1), source="f").value == cls.model_construct().model_dump(mode="json")[name]
     else:
         assert field.is_required() or section is not None or (field.default is None and "Unset: " in text)
 
 
-def test_the_first_line_leads_editors_to_the_schema_which_is_the_generated_one() -> None:
+def test_the_schema_is_the_generated_one_has_no_titles_that_hide_descriptions_and_editors_are_led_to_it() -> None:
     assert SHIPPED.splitlines()[0] == "# yaml-language-server: $schema=llm_gateway.schema.json"
     assert (FOLDER / "llm_gateway.schema.json").read_text("utf-8") == schema_text()
-
-
-def test_the_schema_names_its_dialect_and_has_no_titles_that_hide_descriptions() -> None:
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert '"title"' not in json.dumps({key: value for key, value in schema().items() if key != "title"})
 

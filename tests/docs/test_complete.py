@@ -8,35 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import get_origin
 
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
-from hearth.config.fields import Section
-from hearth.config.settings import Settings
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
-from tests.config.kinds import entry_of, kind_of, section_in
+from tests.config.kinds import kind_of, section_in, settings_classes
 from tests.docs.pages import ROOT
 
 SETTINGS = [setting for section in sections() for setting in section.settings]
 
 
-def settings_of(cls: type[Section] = Settings, path: str = "") -> Iterator[str]:
-    """The way to every field that holds a value, from the classes."""
-    for name in cls.model_fields:
-        place, kind = f"{path}.{name}".lstrip("."), kind_of(cls, name)
-        inner, entry = section_in(kind), section_in(entry_of(cls, name))
-        if inner is not None:
-            yield from settings_of(inner, place)
-            continue
-        yield place
-        if entry is not None:
-            yield from settings_of(entry, f"{place}[]" if get_origin(kind) is tuple else f"{place}.NAME")
-
-
 def test_every_setting_is_in_the_reference() -> None:
-    assert {setting.path for setting in SETTINGS} - {"auth.keys[].key"} == set(settings_of())
+    kinds = {(cls, name): section_in(kind_of(cls, name)) for cls in settings_classes() for name in cls.model_fields}
+    assert {each.path.rpartition(".")[2] for each in SETTINGS} - {"key"} == {name for (_, name), inner in kinds.items() if inner is None}
 
 
 def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts() -> None:
