@@ -48,7 +48,8 @@ class RequestHeaders:
 
     def text(self, name: bytes) -> str:
         """The first value as text without surrounding blanks, empty where it is absent."""
-        return self.values.get(name, b"").decode("latin-1").strip()
+        found = self.values.get(name)
+        return "" if found is None else found.decode("latin-1").strip()
 
 
 class HostRules:
@@ -74,7 +75,8 @@ class HostRules:
 
     def admits_origin(self, headers: RequestHeaders) -> bool:
         """Whether a page asks whose origin is one of `server.allowed_origins`."""
-        return b"origin" not in headers.repeated and self._origins.fullmatch(headers.text(b"origin").lower()) is not None
+        origin = headers.text(b"origin").lower()
+        return bool(origin) and b"origin" not in headers.repeated and self._origins.fullmatch(origin) is not None
 
 
 def check_framing(headers: RequestHeaders) -> None:

@@ -59,12 +59,20 @@ class Reading(Enum):
     NOTHING = auto()
 
 
-class CoalescingTransport(asyncio.Transport):
+class CoalescingTransport:
     """Sends what was written within one turn of the event loop in one piece: a system call costs more than all else done to a chunk."""
 
+    # fmt: off
+    __slots__ = (
+        "_loop", "_transport", "_unsent", "_unsent_bytes", "body_expected", "get_extra_info", "is_closing", "lingering", "pause_reading",
+        "resume_reading",
+    )
+    # fmt: on
+
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
         self._transport = transport
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self._loop = loop
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -103,25 +111,9 @@ class CoalescingTransport(asyncio.Transport):
         self._unsent.clear()
         self._transport.abort()
 
-    def is_closing(self) -> bool:
-        """As the other transport says."""
-        return self._transport.is_closing()
-
     def get_write_buffer_size(self) -> int:
         """Bytes written and not yet sent."""
         return self._unsent_bytes + self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - the signature is asyncio's
-        """As the other transport says."""
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        """As the other transport does."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """As the other transport does."""
-        self._transport.resume_reading()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -162,7 +154,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._place is Place.REJECTING:
             self.app = self._refuse
         self._outgoing = CoalescingTransport(transport, self.loop)
-        super().connection_made(self._outgoing)
+        super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all of a transport that uvicorn uses
         self._expect_within(self._deadlines.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -237,7 +229,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The application may begin. A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112, 3.2)."""
-        fields = [(b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in self.headers]
+        fields, values = self.headers, dict(self.headers)
+        if _HIDDEN_UPGRADE in values:
+            fields = [(b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in fields]
         if [name for name, _ in fields].count(b"host") != 1:
             raise httptools.HttpParserError("send exactly one Host header")
         # `http://another/host` would go past the check of Host.
@@ -245,7 +239,7 @@ class HttpConnection(HttpToolsProtocol):
             raise httptools.HttpParserError("the request target must be a path")
         self._reading = Reading.BODY
         self._outgoing.body_expected = True
-        length = dict(fields).get(b"content-length")
+        length = values.get(b"content-length")
         self._declared_bytes = None if length is None else int(length)
         self.scope["headers"] = fields
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]  # beside those of ASGI

@@ -62,7 +62,7 @@ WRITTEN_HERE = frozenset({b"accept-encoding", b"content-length", b"expect", b"ho
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
 NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA
-WRITTEN_BY_HEARTH = frozenset({b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"})
+NOT_RETURNED = HOP_BY_HOP | {b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"}
 """In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
 WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
 _LINE_BREAK = re.compile(rb"[\r\n\0]")
@@ -219,7 +219,7 @@ def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
     """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say (`server.allowed_origins`)."""
-    kept = _without(HOP_BY_HOP | WRITTEN_BY_HEARTH, fields)
+    kept = _without(NOT_RETURNED, fields)
     return tuple([field for field in kept if not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
 
 

@@ -198,8 +198,9 @@ class Executor:
 
         Seen with Ollama 0.33 where tokens come fast: 3 slots in 75 streams, and with one slot nothing answers any more.
         """
-        others = (task for sequence, task in self._tasks.items() if sequence != work.item.sequence)
-        return work.model in self._suspects and all(task.done() for task in others)
+        if work.model not in self._suspects:
+            return False
+        return all(task.done() for sequence, task in self._tasks.items() if sequence != work.item.sequence)
 
     async def _makes_a_token(self, work: ActiveRequest, call: BackendCall) -> bool:
         """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""
@@ -335,8 +336,10 @@ class Executor:
 
     def _is_unknown(self, work: ActiveRequest) -> bool:
         """Nobody has asked yet whether this model's answers can be continued."""
+        if Way.CONTINUE not in work.item.ways:
+            return False
         known = self._known.get(self._fingerprint_of(work.model or ""))
-        return Way.CONTINUE in work.item.ways and (known is None or not known.asked)
+        return known is None or not known.asked
 
     async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
         """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""

@@ -60,7 +60,7 @@ class Metrics(HandlingSink):
         self._disk_low = Gauge("hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry)
         add, model, caller, reason = self._add, self._model, self._caller, self._reason
         self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
-            ev.ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane.value, caller(it)),
+            ev.ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane, caller(it)),
             ev.ItemEnded: self._on_ended,
             ev.RequestRejected: lambda it: add("hearth_requests_rejected_total", caller(it), reason(it)),
             ev.ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
@@ -113,11 +113,11 @@ class Metrics(HandlingSink):
 
     def _on_ended(self, event: ev.ItemEnded) -> None:
         """The rows of a completed request begin at 0 with the first one that has ended in another way."""
-        add, completed, outcome = self._add, Outcome.COMPLETED.value, event.outcome.value
-        lane, model, caller = event.lane.value, self._model(event), self._caller(event)
-        add("hearth_requests_total", lane, model, completed, amount=outcome == completed)
-        add("hearth_caller_requests_total", lane, caller, completed, amount=outcome == completed)
-        if outcome != completed:
+        add, completed, outcome = self._add, Outcome.COMPLETED, event.outcome
+        lane, model, caller = event.lane, self._model(event), self._caller(event)
+        add("hearth_requests_total", lane, model, completed, amount=outcome is completed)
+        add("hearth_caller_requests_total", lane, caller, completed, amount=outcome is completed)
+        if outcome is not completed:
             add("hearth_requests_total", lane, model, outcome)
             add("hearth_caller_requests_total", lane, caller, outcome)
             add("hearth_request_failures_total", lane, self._reason(event))

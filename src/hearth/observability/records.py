@@ -31,7 +31,7 @@ class Stats24h(HandlingSink):
     def __init__(self) -> None:
         self._buckets: deque[tuple[float, Counter[str]]] = deque()
         self._handlers = {
-            ItemEnded: lambda event: self._count(f"{event.lane.value}_{event.outcome.value}", event.at),
+            ItemEnded: lambda event: self._count(f"{event.lane}_{event.outcome}", event.at),
             ItemInterrupted: lambda event: self._count(f"{event.lane.value}_interrupted", event.at),
             RequestRejected: lambda event: self._count("rejected", event.at),
         }

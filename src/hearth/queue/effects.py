@@ -29,6 +29,7 @@ from hearth.events import (
     SwapCompleted,
     SwapFailed,
     SwapStarted,
+    TaskAnnounced,
 )
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -68,7 +69,17 @@ class Effects:
                 self._first_byte(sequence, now, forwarded=forwarded)
             case inputs.Finished(sequence=sequence):
                 self._finished(sequence, now)
+            case inputs.PolicyChanged(settings=settings):
+                self._tracker.update(settings.gpu.home_model, settings.gpu.alerts)
+            case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=True):
+                self._emit(TaskAnnounced(at=now, task_type=task_type, due_s=due_at - now))
+            case _:
+                self._record_residency(fact, now)
+
+    def _record_residency(self, fact: Input, now: float) -> None:
+        match fact:
             case inputs.Loaded(model=model, vram_mib=vram_mib):
+                self._watch.look_soon()
                 self._loaded(model, now, vram_mib)
             case inputs.LoadFailed(model=model):
                 self._load_failed(model, now)
@@ -78,9 +89,12 @@ class Effects:
                 error = self._swapper.error_of(model)
                 self._emit(SwapFailed(at=now, from_models=(model,), to_model="", swap_s=0.0, reason=error.reason, detail=error.message))
             case inputs.Drifted(appeared=appeared, vanished=vanished):
-                parts: tuple[Input, ...] = (*vanished, *appeared)
-                for part in parts:
-                    self.record(part, now)
+                for gone in vanished:
+                    self._tracker.record_unloaded(gone.model)
+                for found in appeared:
+                    self._loaded(found.model, now, found.vram_mib)
+            case inputs.BackendState(up=False):
+                self._watch.look_soon()
 
     def carry_out(self, action: Action, now: float) -> None:
         match action:

@@ -5,7 +5,7 @@ carried out before the next. Nobody else touches the scheduler, so there is no l
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Sequence as Several
 from functools import partial
@@ -13,7 +13,7 @@ from functools import partial
 from hearth.clock import Clock, ClockSteps
 from hearth.config.settings import GatewayConfig, SchedulerSettings, load_options
 from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
-from hearth.events import ModeChanged, TaskAnnounced
+from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.request import ActiveRequest, Submission, Ticket
@@ -34,7 +34,7 @@ from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.waiting import Entry
-from hearth.types import MIB, Band, Completion, Lane, Outcome, Priority, Sequence
+from hearth.types import MIB, Completion, Lane, Outcome, Priority, QueueItem, Sequence
 
 
 class Mailbox:
@@ -42,14 +42,15 @@ class Mailbox:
 
     def __init__(self, decide: Callable[[Input, float], None]) -> None:
         self._decide = decide
-        self._facts: deque[tuple[Input, float]] = deque()
+        self.facts: deque[tuple[Input, float]] = deque()
+        """Those that nobody has decided upon yet."""
         self._came = asyncio.Event()
         self._ready = False
         """`run` runs and no decision is under way; nothing waits then."""
 
     def post(self, fact: Input, *, not_before: float = 0.0) -> None:
         """Report a fact. `not_before` is the due instant of a timer that may run early."""
-        self._facts.append((fact, not_before))
+        self.facts.append((fact, not_before))
         if self._ready:
             self._empty()
         else:
@@ -57,10 +58,10 @@ class Mailbox:
 
     async def take_one(self) -> None:
         """Wait for one fact and have it decided upon; for those who do not `run`."""
-        while not self._facts:
+        while not self.facts:
             self._came.clear()
             await self._came.wait()
-        self._decide(*self._facts.popleft())
+        self._decide(*self.facts.popleft())
 
     async def run(self) -> None:
         try:
@@ -71,8 +72,8 @@ class Mailbox:
 
     def _empty(self) -> None:
         self._ready = False
-        while self._facts:
-            self._decide(*self._facts.popleft())
+        while self.facts:
+            self._decide(*self.facts.popleft())
         self._ready = True
 
 
@@ -114,7 +115,7 @@ class LLMQueueWorker:
         extra_status: Callable[[], dict[str, object]] = dict,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
-        mailbox = Mailbox(self._take)
+        self._mailbox = mailbox = Mailbox(self._take)
         self.post, self.process_one, self.run = mailbox.post, mailbox.take_one, mailbox.run
         self.tracker = GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
@@ -132,8 +133,6 @@ class LLMQueueWorker:
         self._extra_status = extra_status
         self._on_decision = on_decision
         self._answers: set[asyncio.Task[Completion]] = set()
-        self._undecided = Counter[Band]()
-        """Accepted items that no decision has seen yet: they count for depths and positions as if they waited already."""
         self._places = KeptPlaces()
         self.doors = AdmissionState()
         self._changes = ChangeCounter()
@@ -164,12 +163,15 @@ class LLMQueueWorker:
         max_wait_s = self.runtime.settings.queue.max_wait_s
         work = self.registry.number(new, self, now, limit_bytes=self.reply_limit_bytes, max_wait_s=max_wait_s, arrived_at=place)
         band = work.item.band
-        arriving = sum(count for other, count in self._undecided.items() if other <= band)
+        arriving = sum(item.band <= band for item in self._arriving())
         behind = [] if place is None else state.waiting.behind(work.item)
         ticket = self.accept(work, state.waiting.ahead_of(band) - len(behind) + arriving, arriving=arriving, behind=behind)
-        self._undecided[band] += 1
         self.post(inputs.Arrived(item=work.item))
         return ticket
+
+    def _arriving(self) -> list[QueueItem]:
+        """Accepted items that no decision has seen yet: they count for depths and positions as if they waited already."""
+        return [fact.item for fact, _ in self._mailbox.facts if isinstance(fact, inputs.Arrived)]
 
     @property
     def reply_limit_bytes(self) -> int:
@@ -191,10 +193,9 @@ class LLMQueueWorker:
 
     def check_depth(self, lane: Lane) -> None:
         """Raises QueueFull where `submit` would for this lane."""
-        limits, internal = self.runtime.settings.queue, lane is Lane.INTERNAL
-        allowed = limits.max_internal_depth if internal else limits.max_external_depth
-        arriving = sum(count for band, count in self._undecided.items() if (band is not Band.EXTERNAL) is internal)
-        waiting = self.scheduler.state.waiting.count(lane) + arriving
+        limits = self.runtime.settings.queue
+        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
+        waiting = self.scheduler.state.waiting.count(lane) + sum(item.lane is lane for item in self._arriving())
         if waiting >= allowed:
             raise QueueFull(
                 f"the queue is full: {waiting} {lane.value} requests are waiting",
@@ -333,8 +334,6 @@ class LLMQueueWorker:
         try:
             if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
                 self._read_calendar(now)
-            if isinstance(fact, inputs.Arrived):
-                self._undecided[fact.item.band] -= 1
             self._apply(fact, now)
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
             self.runtime.report_fault("queue", error)
@@ -350,12 +349,6 @@ class LLMQueueWorker:
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
-        if isinstance(fact, inputs.Loaded) or fact == inputs.BackendState(up=False):
-            self.watch.look_soon()
-        elif isinstance(fact, inputs.PolicyChanged):
-            self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
-        elif isinstance(fact, inputs.Scheduled) and fact.comes:
-            self.runtime.events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._effects.record(fact, now)
         for action in actions:
             if isinstance(action, WakeAt):

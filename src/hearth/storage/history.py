@@ -78,7 +78,7 @@ class InvocationLog(Table, HandlingSink):
     def _on_ended(self, event: ItemEnded) -> None:
         self._under_way.pop(event.sequence, None)
         ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
-        row = {name: storable(value) if isinstance(value, str) else value for name, value in vars(event).items()}
+        row = {name: storable(value) if isinstance(value, str) and not value.isascii() else value for name, value in vars(event).items()}
         row |= {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
 
