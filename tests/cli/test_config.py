@@ -1,9 +1,11 @@
-"""`hearth config`: which file counts, the file as the gateway would read it, and what it would change."""
+"""`hearth config`, `backup` and `restore`: which file counts, what it would change, and copies of the store beside a gateway that runs."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce
 from hearth.observability.records import EventFanout
+from tests.cli.conftest import serving
 from tests.cli.stub_gateway import StubGateway
+from tests.support.cases import for_each
 
 DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
 HOOK = "https://discord.example/api/webhooks/1/"
@@ -24,6 +28,7 @@ priority_map: {parse_task: critical, generate_nudge: background}
 models: {"llama3.1:8b": {parallel: 2}}
 """
 PAGE = "/llm/admin/config"
+REQUEST = json.dumps({"request": {"model": "llama3.1:8b", "prompt": "why?"}, "not_before": "2100-01-01T00:00:00Z"})
 
 
 @pytest.fixture
@@ -39,12 +44,11 @@ def stub() -> Iterator[StubGateway]:
         yield listening
 
 
-@pytest.fixture
-def running(stub: StubGateway, file: Path) -> ConfigInForce:
+def in_force(file: Path, stub: StubGateway) -> ConfigInForce:
     """What a gateway has in force that was started with the file; the stub shows it."""
-    in_force = ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(()))
-    stub.put(PAGE, in_force.shown())
-    return in_force
+    running = ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(()))
+    stub.put(PAGE, running.shown())
+    return running
 
 
 def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp_path):
@@ -58,8 +62,8 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
     environ = {"HEARTH_CONFIG": str(named), "XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
     here, elsewhere, missing = tmp_path / "here", tmp_path / "dir", tmp_path / "missing.yaml"
     for chosen, changed, directory, expected in (
-        (explicit, {}, here, explicit),
         (missing, {}, here, missing),
+        (explicit, {}, here, explicit),
         (None, {}, here, named),
         (None, {"HEARTH_CONFIG": str(missing)}, here, missing),
         (None, {"HEARTH_CONFIG": ""}, here, project),
@@ -71,73 +75,64 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
         assert find_config(chosen, environ=environ | changed, directory=directory)[0] == expected
 
 
-def test_a_usable_file_is_ok_with_counts_and_how_it_was_found(hearth, file):
-    result = hearth("config", "check", HEARTH_CONFIG=str(file))
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(f"{file} (from HEARTH_CONFIG): ok (keys: 0, models: 1, task types: 2, ")
+def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_line_and_ends_with_2(hearth, file, tmp_path, stub):
+    good = hearth("config", "check", HEARTH_CONFIG=str(file))
+    assert (good.exit_code, good.stdout[:61]) == (0, f"{file} (from HEARTH_CONFIG): ok (keys: 0, models: 1, task types: 2, "[:61])
     assert "built-in defaults (no configuration file found): ok" in hearth("config", "check").stdout
-
-
-def test_every_problem_is_listed_on_stderr_with_file_and_line_and_ends_with_2(hearth, file, tmp_path, stub):
+    assert "missing.yaml: cannot be read" in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
     file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
     for command in (("check",), ("show",), ("diff", "--url", stub.url)):
         result = hearth("config", *command, str(file))
         assert (result.exit_code, result.stdout) == (2, "")
         assert "mine.yaml:1: queue.max_external_depth" in result.stderr
         assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
-    assert "missing.yaml: cannot be read" in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
 
 
-def test_show_prints_the_effective_settings_as_yaml_and_no_key_or_whole_digest(hearth, file):
+def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_schema_and_example_what_they_say(hearth, file):
     file.write_text(f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
     result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")
     shown = yaml.safe_load(result.stdout)
     assert (shown["queue"]["max_external_depth"], shown["queue"]["max_interrupt_count"]) == (7, 3)
-    assert DIGEST not in result.output
-    assert "hearth_clear" not in result.output
-
-
-def test_the_schema_is_json_and_the_example_waits_for_ollama_where_a_service_wants_it(hearth, file):
+    assert (DIGEST in result.output, "hearth_clear" in result.output) == (False, False)
     assert "$defs" in json.loads(hearth("config", "schema").stdout)
     file.write_text(hearth("config", "example", "--service").stdout)
     assert load_gateway_config(file, {}).settings.backend.mode == "ollama"
 
 
-def test_every_difference_says_what_was_what_comes_and_when(hearth, file, stub, running):
-    same = hearth("config", "diff", str(file), "--url", stub.url)
+def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_has_left_for_a_restart(hearth, file, stub):
+    running, asked = in_force(file, stub), ("config", "diff", str(file), "--url", stub.url)
+    same = hearth(*asked)
     assert (same.exit_code, same.stdout) == (0, f"no difference between the gateway at {stub.url} and {file}\n")
     file.write_text(GOOD.replace("7", "9") + "server: {port: 9000}\n")
-    result = hearth("config", "diff", str(file), "--url", stub.url)
-    assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
-        "queue.max_external_depth: 7 -> 9  [hot]",
-        "server.port: 8411 -> 9000  [needs a restart]",
-        f"2 would change from the gateway at {stub.url} to {file}: 1 at once, 1 with a restart",
-    ]
-    assert json.loads(hearth("config", "diff", str(file), "--url", stub.url, "--json").stdout) == {
+    result = hearth(*asked)
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        1,
+        [
+            "queue.max_external_depth: 7 -> 9  [hot]",
+            "server.port: 8411 -> 9000  [needs a restart]",
+            f"2 would change from the gateway at {stub.url} to {file}: 1 at once, 1 with a restart",
+        ],
+    )
+    assert json.loads(hearth(*asked, "--json").stdout) == {
         "changes": [
             {"path": "queue.max_external_depth", "old": 7, "new": 9, "hot": True},
             {"path": "server.port", "old": 8411, "new": 9000, "hot": False},
         ],
         "restart_pending": [],
     }
-
-
-def test_what_a_reload_has_left_for_a_restart_is_named(hearth, file, stub, running):
-    file.write_text(f"{GOOD}server: {{port: 9000}}\n")
     running.take(load_gateway_config(file, {}))
     stub.put(PAGE, running.shown())
-    result = hearth("config", "diff", str(file), "--url", stub.url)
+    result = hearth(*asked)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "already waiting for a restart: server.port")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("setting", "path"),
     [("auth: {keys: [{name: a, sha256: '%s'}]}", "auth.keys.a.sha256"), (f"alerts: {{ntfy_url: '{HOOK}%s'}}", "alerts.ntfy_url")],
 )
 def test_a_changed_secret_is_a_difference_and_shown_nowhere(hearth, file, stub, setting, path):
     file.write_text(setting % DIGEST)
-    stub.put(PAGE, ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(())).shown())
+    in_force(file, stub)
     same = hearth("config", "diff", str(file), "--url", stub.url)
     file.write_text(setting % OTHER_DIGEST)
     changed = hearth("config", "diff", str(file), "--url", stub.url)
@@ -160,20 +155,70 @@ def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_
     assert "a" * 9 not in "".join(lines)
 
 
-def test_trouble_with_the_gateway_is_not_mistaken_for_a_difference(hearth, file, stub):
-    stub.put(PAGE, {"error": "this requires an admin key"}, status=403)
-    assert hearth("config", "diff", str(file), "--url", stub.url).exit_code == 2
-    assert hearth("config", "diff", str(file), "--url", "http://127.0.0.1:9").exit_code == 3
-
-
-def test_a_gateway_of_another_version_is_compared_where_both_know_a_key(hearth, file, stub, running):
-    page = json.loads(stub.answers[PAGE][2])
+def test_trouble_with_the_gateway_is_no_difference_and_one_of_another_version_is_compared_where_both_know_a_key(hearth, file, stub):
+    page = in_force(file, stub).shown()
     page["settings"]["queue"]["of_tomorrow\x07"] = "x\x07"
     page["restart_pending"] = ["y\x07"]
     del page["settings"]["queue"]["max_wait_s"], page["secrets"]
     stub.put(PAGE, page)
     result = hearth("config", "diff", str(file), "--url", stub.url)
-    assert result.exit_code == 1
-    assert result.output.replace("\n", "").isprintable()
+    assert (result.exit_code, result.output.replace("\n", "").isprintable()) == (1, True)
     assert "already waiting for a restart: y\ufffd" in result.stdout
     assert "queue.max_wait_s: (unset) -> 0.0" in result.stdout
+    stub.put(PAGE, {"error": "this requires an admin key"}, status=403)
+    assert hearth("config", "diff", str(file), "--url", stub.url).exit_code == 2
+    assert hearth("config", "diff", str(file), "--url", "http://127.0.0.1:9").exit_code == 3
+
+
+def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_path):
+    store, config = tmp_path / "state" / "hearth.db", tmp_path / "config" / "llm_gateway.yaml"
+    config.parent.mkdir()
+    config.write_text(f"storage: {{path: {store}}}\nbackend: {{mode: ollama}}\n")
+    with serving(config) as (url, _):
+        kept = hearth("jobs", "submit", "--url", url, input=REQUEST).stdout
+        saved = hearth("backup", "copy.db")
+        assert (saved.exit_code, (tmp_path / "copy.db").stat().st_mode & 0o777) == (0, 0o600), saved.output
+        hearth("jobs", "submit", "--url", url, input=REQUEST)
+        busy = hearth("restore", "copy.db")
+        assert (busy.exit_code, "in use by process" in busy.stderr) == (1, True)
+    assert hearth("backup", "copy.db").exit_code == 2
+    restored = hearth("restore", "copy.db")
+    assert (restored.exit_code, f"the former store is {store}.before-restore." in restored.stdout) == (0, True)
+    assert not store.with_name("hearth.db-wal").exists()
+    with serving(config) as (url, _):
+        listed = json.loads(hearth("jobs", "list", "--json", "--url", url).stdout)["jobs"]
+    assert [each["id"] for each in listed] == [kept.partition(":")[0]]
+    store.with_name("hearth.db-wal").write_bytes(b"left by a crash")  # it belongs to the store that is moved away
+    assert hearth("restore", "copy.db").exit_code == 0
+    assert store.with_name("hearth.db.before-restore.1-wal").read_bytes() == b"left by a crash"
+    with closing(sqlite3.connect(f"{store}.before-restore")) as former:
+        assert former.execute("SELECT count(*) FROM jobs").fetchone() == (2,)
+    assert (tmp_path / "state" / "hearth.db.before-restore.1").exists()
+    assert hearth("backup", "copy.db", "--force").exit_code == 0
+
+
+@for_each(
+    ("content", "says"),
+    [
+        (None, "there is no file"),
+        (b"not a database, but as long as the header of one would be" * 9, "is not a valid SQLite database"),
+        (b"", "another program"),
+    ],
+)
+def test_what_is_no_copy_of_ours_is_refused_and_the_store_stays_and_without_a_store_there_is_nothing_to_copy(
+    hearth, tmp_path, content, says
+):
+    store, copy = tmp_path / ".local" / "state" / "hearth" / "hearth.db", tmp_path / "copy.db"
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(b"mine")
+    if content is not None:
+        copy.write_bytes(content)
+    result = hearth("restore", "copy.db")
+    assert (result.exit_code, store.read_bytes(), says in result.stderr) == (2, b"mine", True)
+    assert not store.with_name("hearth.db.new").exists()
+    (tmp_path / "off.yaml").write_text("storage: {enabled: false}\n")
+    for command in ("backup", "restore"):
+        off = hearth(command, "new.db", "--config", "off.yaml")
+        assert (off.exit_code, "storage.enabled is off" in off.stderr) == (1, True)
+    store.unlink()
+    assert (hearth("backup", "new.db").exit_code, (tmp_path / "new.db").exists()) == (2, False)

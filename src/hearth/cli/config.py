@@ -1,4 +1,7 @@
-"""`hearth config`: see what the gateway would read, before it does. Changes nothing; only `diff` asks a running gateway."""
+"""The files of a gateway on this machine: `hearth config` shows what it would read, `backup` and `restore` copy its store.
+
+`config` changes nothing; only `diff` asks a running gateway.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import click
 
@@ -16,7 +19,6 @@ from hearth.cli.client import GatewayClient, gateway_options, json_option, part,
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
-    Change,
     Plain,
     as_values,
     as_yaml,
@@ -27,8 +29,10 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
+from hearth.storage.backup import back_up
+from hearth.storage.backup import restore as restore_store
 from hearth.storage.opening import database_path, open_directory
-from hearth.types import canonical_model
+from hearth.types import MIB, canonical_model
 
 OLLAMA_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
@@ -144,52 +148,85 @@ def diff(context: click.Context, file: Path | None, *, against: str, as_json: bo
 
     Ends with 0 without differences, 1 with differences, 2 on an error.
     """
-    new = _of_file(file)
-    old = _running(client) if against == "running" else _of_file(None if against == "file" else Path(against))
-    changes = compare(old.values, new.values, old_secrets=old.secrets, new_secrets=new.secrets)
-    if as_json:
-        click.echo(json.dumps({"changes": [asdict(each) for each in changes], "restart_pending": list(old.pending)}, indent=2))
+    new_name, new_values, new_secrets, _ = _of_file(file)
+    old_name, old_values, old_secrets, pending = (
+        _running(client) if against == "running" else _of_file(None if against == "file" else Path(against))
+    )
+    changes = compare(old_values, new_values, old_secrets=old_secrets, new_secrets=new_secrets)
+    cold = sum(not each.hot for each in changes)
+    lines = [
+        f"{each.path}: {'changed (a secret)' if each.old == each.new else f'{_value(each.old)} -> {_value(each.new)}'}"
+        f"  [{'hot' if each.hot else 'needs a restart'}]"
+        for each in changes
+    ]
+    if changes:
+        lines.append(f"{len(changes)} would change from {old_name} to {new_name}: {len(changes) - cold} at once, {cold} with a restart")
     else:
-        _print_changes(changes, old, new)
+        lines.append(f"no difference between {old_name} and {new_name}")
+    if pending:
+        lines.append(f"already waiting for a restart: {', '.join(pending)}")
+    as_answer = {"changes": [asdict(each) for each in changes], "restart_pending": list(pending)}
+    click.echo(json.dumps(as_answer, indent=2) if as_json else "\n".join(lines))
     context.exit(ExitCode.FAILED if changes else ExitCode.OK)
 
 
-class _Side(NamedTuple):
-    """One of two configurations: what may be shown of it, and what waits for a restart."""
-
-    name: str
-    values: Plain
-    secrets: Mapping[str, object]
-    pending: tuple[str, ...] = ()
+Side = tuple[str, Plain, Mapping[str, object], tuple[str, ...]]
+"""One of two configurations: its name, what may be shown of it, fingerprints of its secrets, and what waits for a restart."""
 
 
-def _of_file(file: Path | None) -> _Side:
+def _of_file(file: Path | None) -> Side:
     path, why = find_config(file)
     settings = load_gateway_config(path).settings
-    return _Side(why, as_values(settings), fingerprints(settings))
+    return why, as_values(settings), fingerprints(settings), ()
 
 
-def _running(client: GatewayClient) -> _Side:
+def _running(client: GatewayClient) -> Side:
     try:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
         raise Unusable(refused.message) from refused  # 1 would say that there are differences
     values = cast("Plain", part(page, "settings"))
-    return _Side(f"the gateway at {client.url}", values, part(page, "secrets"), texts(page, "restart_pending"))
-
-
-def _print_changes(changes: tuple[Change, ...], old: _Side, new: _Side) -> None:
-    for each in changes:
-        what = "changed (a secret)" if each.old == each.new else f"{_value(each.old)} -> {_value(each.new)}"
-        click.echo(f"{each.path}: {what}  [{'hot' if each.hot else 'needs a restart'}]")
-    cold = sum(not each.hot for each in changes)
-    if changes:
-        click.echo(f"{len(changes)} would change from {old.name} to {new.name}: {len(changes) - cold} at once, {cold} with a restart")
-    else:
-        click.echo(f"no difference between {old.name} and {new.name}")
-    if old.pending:
-        click.echo(f"already waiting for a restart: {', '.join(old.pending)}")
+    return f"the gateway at {client.url}", values, part(page, "secrets"), texts(page, "restart_pending")
 
 
 def _value(value: Plain) -> str:
     return "(unset)" if value is None else printable(json.dumps(value, ensure_ascii=False))
+
+
+_COPY = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The gateway's configuration file, which names the store.")
+
+
+def _store(config: Path | None) -> Path:
+    path, why = find_config(config)
+    storage = load_gateway_config(path).settings.storage
+    if not storage.enabled:
+        raise CommandFailed(f"there is no store: storage.enabled is off in {why}")
+    return database_path(storage.path, os.environ)
+
+
+@click.command
+@_COPY
+@_CONFIG
+@click.option("--force", is_flag=True, help="Replace FILE.")
+def backup(file: Path, config: Path | None, *, force: bool) -> None:
+    """Copy the store to FILE while the gateway runs."""
+    store = _store(config)
+    if file.exists() and not force:
+        raise Unusable(f"{file} exists: name another file, or replace it with --force")
+    back_up(store, file)
+    click.echo(f"{store} copied to {file} ({file.stat().st_size / MIB:.1f} MiB). It holds prompts and answers of jobs: keep it private.")
+
+
+@click.command
+@_COPY
+@_CONFIG
+def restore(file: Path, config: Path | None) -> None:
+    """Put a copy of the store back.
+
+    Stop the gateway first. The former store is kept beside it.
+    """
+    store = _store(config)
+    former = restore_store(file, store)
+    click.echo(f"{file} is now {store}{f'; the former store is {former}' if former else ''}.")
+    click.echo("Jobs that waited when the copy was made run again, even if they have ended since.")
