@@ -12,58 +12,43 @@ import pytest
 
 from hearth.cli import CommandFailed
 from hearth.cli import install_service as module
-from hearth.cli.install_service import ServicePlan, _check_visible, unit_text, variables_in
+from hearth.cli.install_service import check_visible, unit_text, variables_in
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 HEARTH = Path(sys.executable).with_name("hearth")
+INSTALL = ("install-service", "--unit-dir", "units")
 LEEWAY = 0.1
 """Versions of systemd do not weigh everything alike."""
 
 
-def plan(*, system: bool = True, **changed: object) -> ServicePlan:
-    known: dict[str, object] = {
-        "executable": Path("/opt/hearth/bin/hearth"),
-        "unit": Path("/etc/systemd/system/hearth.service"),
-        "config": Path("/etc/hearth/llm_gateway.yaml"),
-        "grace_s": 10.0,
-    }
-    return ServicePlan(system=system, **{**known, **changed})  # type: ignore[arg-type]
+def text_of(
+    *, system: bool = True, executable: str = "/opt/hearth/bin/hearth", config: str = "/etc/hearth/c.yaml", grace_s: float = 9
+) -> str:
+    return unit_text(system=system, executable=Path(executable), config=Path(config), grace_s=grace_s)
 
 
-def keys(text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if "=" in line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+def keys(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
 
 
-@pytest.mark.parametrize("system", [False, True])
+@for_each("system", [False, True])
 def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
-    text = unit_text(plan(system=system))
-    unit = keys(text)
-    assert unit["Type"] == ["notify"]
-    assert unit["NotifyAccess"] == ["main"]
-    assert unit["WatchdogSec"] == ["30"]
-    assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
-    assert unit["ExecStart"] == ["/opt/hearth/bin/hearth serve --config /etc/hearth/llm_gateway.yaml"]
-    assert re.findall(r"@[A-Z_]+@", text) == []
+    unit = keys(text_of(system=system))
+    expected = {"Type": "notify", "NotifyAccess": "main", "WatchdogSec": "30", "ExecReload": "/bin/kill -HUP $MAINPID"}
+    assert unit | expected == unit
+    assert unit["ExecStart"] == "/opt/hearth/bin/hearth serve --config /etc/hearth/c.yaml"
+    assert re.findall(r"@[A-Z_]+@", text_of(system=system)) == []
 
 
-@for_each(("grace_s", "stop_s"), [(0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")])
-def test_systemd_waits_longer_than_running_work_does(grace_s: float, stop_s: str):
-    assert keys(unit_text(plan(grace_s=grace_s)))["TimeoutStopSec"] == [stop_s]
-
-
-def test_paths_are_quoted_as_systemd_reads_them():
-    odd = plan(executable=Path('/opt/a b/100%/"x"/hearth'), config=Path("/etc/$x/5%/c.yaml"))
-    unit = keys(unit_text(odd))
-    assert unit["ExecStart"] == ['"/opt/a b/100%%/\\"x\\"/hearth" serve --config /etc/$$x/5%%/c.yaml']
-    assert unit["EnvironmentFile"] == ["-/etc/$x/5%%/environment"]
+def test_systemd_waits_longer_than_running_work_does_and_paths_are_quoted_as_it_reads_them():
+    for grace_s, stop_s in ((0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")):
+        assert keys(text_of(grace_s=grace_s))["TimeoutStopSec"] == stop_s
+    unit = keys(text_of(executable='/opt/a b/100%/"x"/hearth', config="/etc/$x/5%/c.yaml"))
+    assert unit["ExecStart"] == '"/opt/a b/100%%/\\"x\\"/hearth" serve --config /etc/$$x/5%%/c.yaml'
+    assert unit["EnvironmentFile"] == "-/etc/$x/5%%/environment"
 
 
 @for_each(
@@ -76,119 +61,99 @@ def test_paths_are_quoted_as_systemd_reads_them():
         (("--config", "mine.yaml"), {}, "{home}/mine.yaml"),
     ],
 )
-def test_a_users_files_are_under_its_configuration_directory(hearth, tmp_path, args, environ, config):
+def test_print_shows_the_unit_with_the_configuration_where_it_belongs_and_writes_nothing(hearth, tmp_path, args, environ, config):
     printed = hearth("install-service", "--print", *args, **environ).stdout
-    assert keys(printed)["ExecStart"][0].endswith(config.format(home=tmp_path))
+    assert keys(printed)["ExecStart"].endswith(config.format(home=tmp_path))
+    assert ("DynamicUser=yes" in printed, list(tmp_path.iterdir())) == ("--system" in args, [])
 
 
 def test_it_writes_a_unit_and_a_configuration_that_waits_for_ollama_and_says_what_is_next(hearth, tmp_path):
-    result = hearth("install-service", "--unit-dir", "units")
+    result = hearth(*INSTALL)
     assert result.exit_code == 0, result.output
-    config = tmp_path / ".config" / "hearth" / "llm_gateway.yaml"
+    config, unit = tmp_path / ".config" / "hearth" / "llm_gateway.yaml", tmp_path / "units" / "hearth.service"
     settings = load_gateway_config(config, {}).settings
-    assert settings.backend.mode is BackendMode.OLLAMA
-    assert settings.gpu == Settings().gpu
+    assert (settings.backend.mode, settings.gpu) == (BackendMode.OLLAMA, Settings().gpu)
     assert config.with_name("llm_gateway.schema.json").is_file()
-    assert f"ExecStart={HEARTH} serve --config {config}" in (tmp_path / "units" / "hearth.service").read_text()
-    assert f"wrote {config}\n" in result.stdout
-    assert "systemctl --user enable --now hearth" in result.stdout
-    assert "enable-linger" in result.stdout
+    assert f"ExecStart={HEARTH} serve --config {config}" in unit.read_text()
+    for words in (
+        f"wrote {config}\n",
+        "systemctl --user enable --now hearth",
+        "enable-linger",
+        f"{config.parent}/environment as NAME=value",
+    ):
+        assert words in result.stdout
     assert "note:" not in result.stdout
-    before = (tmp_path / "units" / "hearth.service").stat()
-    assert "is up to date" in hearth("install-service", "--unit-dir", "units").stdout
-    assert (tmp_path / "units" / "hearth.service").stat().st_mtime_ns == before.st_mtime_ns
+    before = unit.stat()
+    assert "is up to date" in hearth(*INSTALL).stdout
+    assert unit.stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
     unit = tmp_path / "units" / "hearth.service"
     unit.parent.mkdir()
     unit.write_bytes(b"m\xef ne\n")
-    refused = hearth("install-service", "--unit-dir", "units")
-    assert refused.exit_code == 1
-    assert "--force" in refused.stderr
-    assert unit.read_bytes() == b"m\xef ne\n"
+    refused = hearth(*INSTALL)
+    assert (refused.exit_code, "--force" in refused.stderr, unit.read_bytes()) == (1, True, b"m\xef ne\n")
     assert not (tmp_path / ".config").exists()
-    assert hearth("install-service", "--unit-dir", "units", "--force").exit_code == 0
+    assert hearth(*INSTALL, "--force").exit_code == 0
     assert "ExecStart" in unit.read_text()
 
 
-def test_a_configuration_that_is_there_is_kept_and_its_grace_counts(hearth, tmp_path):
-    config = tmp_path / "mine.yaml"
-    config.write_text("server: {shutdown_grace_s: 300}\n")
-    result = hearth("install-service", "--unit-dir", "units", "--config", "mine.yaml")
-    assert result.exit_code == 0, result.output
-    assert config.read_text() == "server: {shutdown_grace_s: 300}\n"
-    assert "TimeoutStopSec=320\n" in (tmp_path / "units" / "hearth.service").read_text()
-    assert "note: with `backend: auto`" in result.stdout
+@for_each(
+    ("config", "environment", "code", "says"),
+    [
+        ("server: {shutdown_grace_s: 300}\n", None, 0, "note: with `backend: auto`"),
+        ("colour: red\n", None, 2, "mine.yaml:1: colour"),
+        ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", None, 2, "HOUSE_KEY"),
+        ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", "# keys\nHOUSE_KEY='hearth_0123456789abcdef'\n", 0, "wrote"),
+    ],
+)
+def test_a_configuration_that_is_there_is_kept_and_its_grace_counts_and_one_that_is_not_usable_is_refused(
+    hearth, tmp_path, config, environment, code, says
+):
+    file, unit = tmp_path / "mine.yaml", tmp_path / "units" / "hearth.service"
+    file.write_text(config)
+    unit.unlink(missing_ok=True)
+    if environment is not None:
+        (tmp_path / "environment").write_text(environment)
+        assert variables_in(tmp_path / "environment") == {"HOUSE_KEY": "hearth_0123456789abcdef"}
+    result = hearth(*INSTALL, "--config", "mine.yaml")
+    assert (result.exit_code, says in result.output, file.read_text(), unit.exists()) == (code, True, config, code == 0)
+    assert "grace" not in config or "TimeoutStopSec=320\n" in unit.read_text()
 
 
-def test_a_configuration_that_is_not_usable_is_refused_before_anything_is_written(hearth, tmp_path):
-    (tmp_path / "mine.yaml").write_text("colour: red\n")
-    result = hearth("install-service", "--unit-dir", "units", "--config", "mine.yaml")
-    assert result.exit_code == 2
-    assert "mine.yaml:1: colour" in result.stderr
-    assert not (tmp_path / "units").exists()
-    result = hearth("install-service", "--unit-dir", "mine.yaml/units")
-    assert result.exit_code == 1
-    assert "mine.yaml/units cannot be written" in result.stderr
-
-
-def test_names_in_the_configuration_are_looked_up_in_the_environment_file(hearth, tmp_path):
-    (tmp_path / "mine.yaml").write_text("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n")
-    assert hearth("install-service", "--unit-dir", "units", "--config", "mine.yaml").exit_code == 2
-    (tmp_path / "environment").write_text("# keys\nHOUSE_KEY='hearth_0123456789abcdef'\n")
-    assert hearth("install-service", "--unit-dir", "units", "--config", "mine.yaml").exit_code == 0
-    assert variables_in(tmp_path / "environment") == {"HOUSE_KEY": "hearth_0123456789abcdef"}
+def test_an_unreadable_environment_is_empty_and_what_cannot_be_written_is_named(hearth, tmp_path):
     assert variables_in(tmp_path / "nowhere") == {}
     (tmp_path / "environment").write_bytes(b"HOUSE_KEY=\xff\n")
     assert variables_in(tmp_path / "environment") == {}
+    result = hearth("install-service", "--unit-dir", "environment/units")
+    assert (result.exit_code, "environment/units cannot be written" in result.stderr) == (1, True)
 
 
-def test_print_shows_the_unit_and_writes_nothing(hearth, tmp_path):
-    result = hearth("install-service", "--system", "--print")
-    assert result.exit_code == 0
-    assert "DynamicUser=yes" in result.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_systemd_it_says_what_to_do_instead(hearth, tmp_path, monkeypatch):
+def test_without_systemd_it_says_what_to_do_instead_and_what_is_in_somebodys_home_cannot_be_a_system_service(hearth, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path / "nowhere")
     result = hearth("install-service")
-    assert result.exit_code == 1
-    assert "systemd is not running" in result.stderr
+    assert (result.exit_code, "systemd is not running" in result.stderr) == (1, True)
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path)
     assert f"wrote {tmp_path}/.config/systemd/user/hearth.service" in hearth("install-service").stdout
-
-
-def test_what_is_in_somebodys_home_cannot_be_a_system_service():
     with pytest.raises(CommandFailed, match=r"/home/ann/\.venv/bin/hearth"):
-        _check_visible(plan(executable=Path("/home/ann/.venv/bin/hearth")))
+        check_visible(Path("/home/ann/.venv/bin/hearth"), Path("/etc/hearth/c.yaml"))
 
 
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_to_complain_about_and_the_system_service_as_little_exposed_as_the_page_says(tmp_path: Path):
+    def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
-
-def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["systemd-analyze", *map(str, arguments)], capture_output=True, text=True, timeout=WITHIN_S, check=False)
-
-
-@needs_systemd
-@pytest.mark.parametrize("system", [False, True])
-def test_systemd_finds_nothing_to_complain_about(tmp_path: Path, system: bool):
     unit = tmp_path / "hearth.service"
-    unit.write_text(unit_text(plan(system=system, executable=Path("/bin/true"))))
-    verified = analyze("verify", "--man=no", "--recursive-errors=no", unit)
-    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
-
-
-@needs_systemd
-def test_the_system_service_is_as_little_exposed_as_the_page_says(tmp_path: Path):
-    unit = tmp_path / "hearth.service"
-    unit.write_text(unit_text(plan()))
-    told = analyze("security", "--offline=yes", "--no-pager", unit).stdout
-    score = re.search(r"exposure level for hearth\.service: ([0-9.]+)", told)
-    assert score is not None, told
+    for system in (False, True):
+        unit.write_text(text_of(system=system, executable="/bin/true"))
+        verified = analyze("verify", "--man=no", "--recursive-errors=no", unit)
+        assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+    rated = analyze("security", "--offline=yes", "--no-pager", unit).stdout
+    score = re.search(r"exposure level for hearth\.service: ([0-9.]+)", rated)
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
     said = re.search(r"rates its exposure at \*\*([0-9.]+)\*\*", page)
+    assert score is not None, rated
     assert said is not None
     assert float(score[1]) <= float(said[1]) + LEEWAY

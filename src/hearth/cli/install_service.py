@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -32,27 +31,6 @@ _HIDDEN = ("/home", "/root", "/run/user")
 """What `ProtectHome=yes` takes from the system's unit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServicePlan:
-    """One installation.
-
-    Attributes:
-        system: for the machine, run by its systemd; else for a user, run by the user's own.
-        grace_s: what running work gets at a stop (`server.shutdown_grace_s`).
-    """
-
-    system: bool
-    executable: Path
-    unit: Path
-    config: Path
-    grace_s: float
-
-    @property
-    def environment_file(self) -> Path:
-        """Where the values of `${NAME}` stand."""
-        return self.config.with_name("environment")
-
-
 @click.command("install-service")
 @click.option("--system", is_flag=True, help="Install for the whole machine (requires root) instead of for the current user.")
 @click.option(
@@ -74,15 +52,10 @@ def install_service(*, system: bool, file: Path | None, only_print: bool, force:
     base = user_directory(os.environ)
     units = Path("/etc/systemd/system") if system else base / "systemd" / "user"
     config = (file or (Path("/etc/hearth") if system else base / "hearth") / CONFIG_NAME).absolute()
-    plan = ServicePlan(
-        system=system,
-        executable=_executable(),
-        unit=(unit_dir or units).absolute() / UNIT_NAME,
-        config=config,
-        grace_s=_settings(config).server.shutdown_grace_s,
-    )
+    executable, unit = _executable(), (unit_dir or units).absolute() / UNIT_NAME
+    text = unit_text(system=system, executable=executable, config=config, grace_s=_settings(config).server.shutdown_grace_s)
     if only_print:
-        click.echo(unit_text(plan), nl=False)
+        click.echo(text, nl=False)
         return
     if unit_dir is None and not SYSTEMD_RUNS.is_dir():
         raise CommandFailed(
@@ -90,18 +63,32 @@ def install_service(*, system: bool, file: Path | None, only_print: bool, force:
             "or use --print or --unit-dir to get the unit"
         )
     if system:
-        _check_visible(plan)
-    _install(plan, force=force)
+        check_visible(executable, config)
+    try:
+        _install(unit, text, config, force=force)
+    except OSError as error:
+        advice = " (run it with sudo)" if isinstance(error, PermissionError) and system else ""
+        raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}{advice}") from error
     if _settings(config).backend.mode is BackendMode.AUTO:
         click.echo("note: with `backend: auto`, the emulator answers if Hearth starts before Ollama; set `backend: ollama`")
-    click.echo(_next_steps(plan))
+    systemctl, journal = ("sudo systemctl", "journalctl -u") if system else ("systemctl --user", "journalctl --user -u")
+    linger = "" if system else "  loginctl enable-linger          # else it runs only while you are logged in\n"
+    click.echo(
+        f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger}  {journal} hearth -f\n"
+        f"keys that the configuration names as ${{NAME}} go into {environment_of(config)} as NAME=value (mode 0600)"
+    )
+
+
+def environment_of(config: Path) -> Path:
+    """Where the values of `${NAME}` stand for a service."""
+    return config.with_name("environment")
 
 
 def _settings(config: Path) -> Settings:
     """What the service will run with; its environment file gives the values of `${NAME}`. Raises ConfigError."""
     if not config.exists():
         return Settings()
-    return load_gateway_config(config, {**os.environ, **variables_in(config.with_name("environment"))}).settings
+    return load_gateway_config(config, {**os.environ, **variables_in(environment_of(config))}).settings
 
 
 def variables_in(environment_file: Path) -> dict[str, str]:
@@ -122,15 +109,15 @@ def _executable() -> Path:
     return found
 
 
-def unit_text(plan: ServicePlan) -> str:
-    """The whole unit."""
-    text = _UNITS.joinpath("system.service" if plan.system else "user.service").read_text(encoding="utf-8")
+def unit_text(*, system: bool, executable: Path, config: Path, grace_s: float) -> str:
+    """The whole unit, for the machine's systemd or for a user's; `grace_s`: what running work gets at a stop."""
     values = {
-        "@EXECUTABLE@": _argument(plan.executable),
-        "@CONFIG@": _argument(plan.config),
-        "@ENVIRONMENT_FILE@": str(plan.environment_file).replace("%", "%%"),
-        "@STOP_S@": str(max(MIN_STOP_S, math.ceil(plan.grace_s + STOP_MARGIN_S))),
+        "@EXECUTABLE@": _argument(executable),
+        "@CONFIG@": _argument(config),
+        "@ENVIRONMENT_FILE@": str(environment_of(config)).replace("%", "%%"),
+        "@STOP_S@": str(max(MIN_STOP_S, math.ceil(grace_s + STOP_MARGIN_S))),
     }
+    text = _UNITS.joinpath("system.service" if system else "user.service").read_text(encoding="utf-8")
     for name, value in values.items():
         text = text.replace(name, value)
     return text
@@ -145,9 +132,9 @@ def _argument(path: Path) -> str:
     return f'"{escaped}"'
 
 
-def _check_visible(plan: ServicePlan) -> None:
+def check_visible(executable: Path, config: Path) -> None:
     """Raises CommandFailed for what a system service could not read: its sandbox hides everybody's home."""
-    for path in (plan.executable, Path(sys.executable).resolve(), Path(__file__).resolve(), plan.config):
+    for path in (executable, Path(sys.executable).resolve(), Path(__file__).resolve(), config):
         if any(path.is_relative_to(home) for home in _HIDDEN):
             raise CommandFailed(
                 f"a system service cannot read {path}, which is in a home directory. Install Hearth elsewhere "
@@ -155,26 +142,21 @@ def _check_visible(plan: ServicePlan) -> None:
             )
 
 
-def _install(plan: ServicePlan, *, force: bool) -> None:
-    """Write what is missing. Raises CommandFailed where something may not be written."""
-    text = unit_text(plan)
-    try:
-        present = plan.unit.read_text(encoding="utf-8", errors="replace") if plan.unit.exists() else None
-        if present not in {None, text} and not force:
-            raise CommandFailed(
-                f"{plan.unit} differs: it was edited, or written by another version. The same command with --print shows "
-                "what it would be, --force replaces it. Nothing was written"
-            )
-        if not plan.config.exists():
-            _write(plan.config, config_for_a_service())
-            _write(plan.config.with_name(SCHEMA_NAME), schema_text())
-        if present == text:
-            click.echo(f"{plan.unit} is up to date")
-        else:
-            _write(plan.unit, text)
-    except OSError as error:
-        advice = " (run it with sudo)" if isinstance(error, PermissionError) and plan.system else ""
-        raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}{advice}") from error
+def _install(unit: Path, text: str, config: Path, *, force: bool) -> None:
+    """Write what is missing. Raises CommandFailed for a unit that is not ours, OSError where something may not be written."""
+    present = unit.read_text(encoding="utf-8", errors="replace") if unit.exists() else None
+    if present not in {None, text} and not force:
+        raise CommandFailed(
+            f"{unit} differs: it was edited, or written by another version. The same command with --print shows "
+            "what it would be, --force replaces it. Nothing was written"
+        )
+    if not config.exists():
+        _write(config, config_for_a_service())
+        _write(config.with_name(SCHEMA_NAME), schema_text())
+    if present == text:
+        click.echo(f"{unit} is up to date")
+    else:
+        _write(unit, text)
 
 
 def _write(path: Path, text: str) -> None:
@@ -185,12 +167,3 @@ def _write(path: Path, text: str) -> None:
     fresh.chmod(0o644)
     fresh.replace(path)
     click.echo(f"wrote {path}")
-
-
-def _next_steps(plan: ServicePlan) -> str:
-    systemctl, journal = ("sudo systemctl", "journalctl -u") if plan.system else ("systemctl --user", "journalctl --user -u")
-    linger = "" if plan.system else "  loginctl enable-linger          # else it runs only while you are logged in\n"
-    return (
-        f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger}  {journal} hearth -f\n"
-        f"keys that the configuration names as ${{NAME}} go into {plan.environment_file} as NAME=value (mode 0600)"
-    )
