@@ -19,7 +19,10 @@ ALERT_TEST = "/llm/admin/alert/test"
         (["http_200", "http_500"], 1, "not delivered: http_500\n"),
         (["http_200", "timeout"], 1, "no answer in time"),
         (["http_200", "y\x07"], 1, "not delivered: y\ufffd\n"),
-        *((odd, 1, "") for odd in (None, "x", [], "refused")),
+        (None, 1, ""),
+        ("x", 1, ""),
+        ([], 1, ""),
+        ("refused", 1, ""),
     ],
 )
 def test_trying_the_alerts_says_what_each_target_answered_and_no_target_is_no_success(hearth, busy, answers, code, says):

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -156,7 +157,7 @@ def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_
 
 
 def test_trouble_with_the_gateway_is_no_difference_and_one_of_another_version_is_compared_where_both_know_a_key(hearth, file, stub):
-    page = in_force(file, stub).shown()
+    page: Any = in_force(file, stub).shown()
     page["settings"]["queue"]["of_tomorrow\x07"] = "x\x07"
     page["restart_pending"] = ["y\x07"]
     del page["settings"]["queue"]["max_wait_s"], page["secrets"]

@@ -259,6 +259,8 @@ ITEM: dict[str, Any] = {
     "interrupt_count": 0,
 }
 WHOLE, LONG = "ended caller model task outcome queue swap first byte backend total tokens", "qwen2.5:32b-instruct-q6_K"
+ODD: tuple[object, ...] = (None, "text", True, [], 1e300, 10**400, -1e14)
+EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
 
 
 @for_each(
@@ -271,7 +273,7 @@ WHOLE, LONG = "ended caller model task outcome queue swap first byte backend tot
         ({"caller": HOSTILE}, 140, WHOLE, ".* \ufffd\\[2Jx .*"),
         ({"model": LONG, "caller": "n8n"}, 80, "ended caller model outcome queue total", f".* n8n {LONG} completed 2.5 s 44 s"),
         ({"model": "m" * 60}, 60, "ended caller model outcome total", r".* open-webui m+ completed 44 s"),  # broken: it fits nowhere
-        *((dict.fromkeys(ITEM, odd), 9000, WHOLE, ".*") for odd in (None, "text", True, [], 1e300, 10**400, -1e14)),
+        *((dict.fromkeys(ITEM, odd), 9000, WHOLE, ".*") for odd in ODD),
     ],
 )
 def test_a_logged_request_is_a_row_that_says_how_it_ended_and_a_narrow_log_has_fewer_columns(changes, columns, head, row):
@@ -300,6 +302,6 @@ def test_the_models_begin_with_what_is_in_memory_and_nothing_to_list_is_said_in_
         assert (shown[0], f"{LONG} home" in shown[1]) == (head, True)
     odd = {"name": HOSTILE, "resident": True, "vram_mib": "much", "running": True}
     assert lines(view("models", {"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"
-    for found in (None, {}, [], ["x", 3]):
+    for found in EMPTY:
         assert lines(view("log", {"items": found})) == ["no finished request matches"]
         assert lines(view("models", {"models": found}))[0].startswith("no models are known: none is installed, or the model server is down")
