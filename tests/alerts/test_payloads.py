@@ -14,7 +14,7 @@ from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHA
 from hearth.alerts.delivery import CAPACITY
 from hearth.alerts.rules import Severity, shown
 from hearth.types import Post
-from tests.alerts.samples import alert, down, message, up
+from tests.alerts.harness import alert, down, message, up
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_webhooks import why_discord_refuses
@@ -33,15 +33,38 @@ def units(text: str) -> int:
     return len(text.encode("utf-16-le")) // 2
 
 
-def test_discord_gets_one_embed_that_can_notify_nobody_and_is_asked_to_answer():
-    post = COMPOSERS["discord"](URL, message(alert(text="it is full")))
-    body = json.loads(post.body)
-    assert body["allowed_mentions"] == {"parse": []}
-    assert set(body) == {"allowed_mentions", "embeds", "username"}
-    assert (embed_of(post)["title"], embed_of(post)["description"]) == ("Hearth\\: Queue full", "it is full")
-    assert embed_of(post)["timestamp"] == "2026-01-05T00:00:00.000Z"
-    assert post.url == f"{URL}&wait=true"
-    assert why_discord_refuses(post.body) is None
+def test_every_target_gets_the_message_in_its_own_form_and_no_repr_shows_the_address():
+    discord, webhook, ntfy = (COMPOSERS[name](URL, message(alert("ünï", text="ünï is out"))) for name in ("discord", "webhook", "ntfy"))
+    body = json.loads(discord.body)
+    assert (set(body), body["allowed_mentions"]) == ({"allowed_mentions", "embeds", "username"}, {"parse": []})
+    assert (
+        embed_of(discord).items()
+        >= {
+            "title": "Hearth\\: Queue full",
+            "description": "ünï is out",
+            "timestamp": "2026-01-05T00:00:00.000Z",
+        }.items()
+    )
+    assert (discord.url, webhook.url, ntfy.url) == (f"{URL}&wait=true", URL, URL)
+    assert (ntfy.body.decode(), ntfy.headers["Title"]) == ("ünï is out", "Hearth: Queue full")
+    assert SECRET not in repr((discord, webhook, ntfy))
+
+
+def test_a_webhook_gets_every_alert_by_itself():
+    body = json.loads(COMPOSERS["webhook"](URL, message(alert(suppressed=2), up(), dropped=1)).body)
+    full = {"type": "queue_full", "subject": "webui", "title": "Queue full", "text": "it is full", "severity": "warning"}
+    over = {"type": "backend_down", "subject": "", "title": "Resolved: Model server down", "text": "it is up", "severity": "warning"}
+    lines = ["Queue full: it is full 2 more like this since the last message.", "Resolved: Model server down: it is up"]
+    assert body == {
+        "source": "hearth",
+        "title": "Hearth: 2 alerts",
+        "severity": "warning",
+        "resolved": False,
+        "dropped": 1,
+        "text": "\n".join([*lines, "1 more could not be sent in time and were dropped."]),
+        "at": "2026-01-05T00:00:00.000Z",
+        "alerts": [full | {"resolved": False, "suppressed": 2}, over | {"resolved": True, "suppressed": 0}],
+    }
 
 
 @for_each(
@@ -55,63 +78,31 @@ def test_discord_gets_one_embed_that_can_notify_nobody_and_is_asked_to_answer():
 )
 def test_how_bad_it_is_can_be_seen(of, colour, priority, tag):
     assert embed_of(COMPOSERS["discord"](URL, message(of)))["color"] == colour
-    headers = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(of)).headers
+    headers = COMPOSERS["ntfy"](URL, message(of)).headers
     assert (headers["Priority"], headers["Tags"]) == (priority, tag)
 
 
-def test_ntfy_gets_the_text_as_the_body_and_the_title_in_a_header():
-    post = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(alert("ünï", text="ünï is out")))
-    assert (post.url, post.body.decode(), post.headers["Title"]) == ("https://ntfy.sh/x", "ünï is out", "Hearth: Queue full")
-
-
-def test_a_webhook_gets_every_alert_by_itself():
-    body = json.loads(COMPOSERS["webhook"](URL, message(alert(suppressed=2), up(), dropped=1)).body)
-    fields = ("type", "subject", "title", "text", "severity", "resolved", "suppressed")
-    assert [tuple(each[field] for field in fields) for each in body["alerts"]] == [
-        ("queue_full", "webui", "Queue full", "it is full", "warning", False, 2),
-        ("backend_down", "", "Resolved: Model server down", "it is up", "warning", True, 0),
-    ]
-    assert {len(each) for each in body.pop("alerts")} == {len(fields)}
-    lines = ["Queue full: it is full 2 more like this since the last message.", "Resolved: Model server down: it is up"]
-    text = "\n".join([*lines, "1 more could not be sent in time and were dropped."])
-    known = {"source": "hearth", "title": "Hearth: 2 alerts", "severity": "warning", "resolved": False, "dropped": 1}
-    assert body == known | {"text": text, "at": "2026-01-05T00:00:00.000Z"}
-
-
 @for_each("name", COMPOSERS)
-def test_a_digest_names_the_worst_first_and_counts_the_rest(name):
+def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name):
     alerts = [alert(f"c{number}", text=f"caller {number} was refused") for number in range(40)]
-    post = COMPOSERS[name]("https://host/x", message(*alerts, down(), dropped=9))
+    post, whole = (COMPOSERS[name](URL, message(*each, dropped=9)) for each in ([*alerts, down()], alerts[:NAMED_ALERTS]))
     text = embed_of(post)["description"].replace("\\", "") if name == "discord" else post.body.decode()
     assert "Hearth: 41 alerts" in (post.headers.get("Title") or post.body.decode().replace("\\", ""))
     assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
-    assert "And 16 more." in text
+    assert ("And 16 more." in text, b"And " in whole.body) == (True, False)
     assert "9 more could not be sent in time and were dropped." in text
 
 
-def test_a_digest_that_names_all_counts_no_rest():
-    text = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(*(alert(f"c{number}") for number in range(NAMED_ALERTS)))).body.decode()
-    assert text.count("Queue full") == NAMED_ALERTS
-    assert " more." not in text
-
-
 @for_each("count", [1, 2, 25, 26, CAPACITY])
-@for_each("char", ["x", "*", "@", "\U0001f600", "\\", "\n"])
-def test_whatever_is_said_fits_into_what_discord_takes(count, char):
-    alerts = [alert(f"c{number}", text=char * 3000) for number in range(count)]
-    post = COMPOSERS["discord"](URL, message(*alerts, dropped=3))
-    embed = embed_of(post)
-    assert units(embed["description"]) <= 4096
-    assert units(embed["title"]) <= 256
-    assert why_discord_refuses(post.body) is None
-
-
-@for_each("char", ["x", "ü", "\U0001f600"])
-def test_what_is_too_long_for_ntfy_or_a_webhook_is_cut_between_two_characters(char):
-    post = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(alert(text=char * 5000)))
-    assert NTFY_BYTES - 4 < len(post.body) <= NTFY_BYTES
-    assert set(post.body.decode()) == {char}
-    assert len(json.loads(COMPOSERS["webhook"](URL, message(alert(text=char * 5000))).body)["text"]) == TEXT_CHARS
+@for_each("char", ["x", "*", "@", "ü", "\U0001f600", "\\", "\n"])
+def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
+    alerts = [alert(f"c{number}", text=char * 5000) for number in range(count)]
+    discord, webhook, ntfy = (COMPOSERS[name](URL, message(*alerts, dropped=3)) for name in ("discord", "webhook", "ntfy"))
+    embed = embed_of(discord)
+    assert (units(embed["description"]) <= 4096, units(embed["title"]) <= 256, why_discord_refuses(discord.body)) == (True, True, None)
+    assert NTFY_BYTES - 4 < len(ntfy.body) <= NTFY_BYTES
+    assert char in ntfy.body.decode(), "cut between two characters"
+    assert len(json.loads(webhook.body)["text"]) == TEXT_CHARS
 
 
 @hypothesis_settings(max_examples=200 * EXAMPLES, deadline=None, derandomize=True)
@@ -127,27 +118,9 @@ def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
     assert "\n" not in said
 
 
-@for_each(
-    ("text", "said"),
-    [("x" * 20, "x" * 20), ("x" * 21, "x" * 19 + "…"), ("x" * 18 + "**", "x" * 18 + "…"), ("\U0001f600" * 11, "\U0001f600" * 9 + "…")],
-)
-def test_a_text_is_cut_at_its_limit_between_two_characters(text, said):
-    assert discord_text(text, 20) == said
-
-
-def test_a_text_that_fits_reads_as_it_was_written():
+def test_a_text_that_fits_reads_as_it_was_written_and_is_else_cut_between_two_characters():
     said = discord_text(shown(NASTY, 1000), 1000)
-    assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == NASTY.replace("\x1b", "?").replace("\n", "?").replace(
-        "\u202e", "?"
-    )
-
-
-@for_each("name", COMPOSERS)
-def test_no_repr_shows_the_address(name):
-    assert SECRET not in repr(COMPOSERS[name](URL, message()))
-
-
-def test_a_name_is_one_line_and_short():
-    assert shown("a\nb\x1b\u202e") == "a?b??"
-    assert shown("x" * 101) == "x" * 99 + "…"
-    assert shown("x" * 100) == "x" * 100
+    assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == re.sub("[\x1b\n\u202e]", "?", NASTY)
+    for text, cut in (("x" * 21, "x" * 19 + "…"), ("x" * 18 + "**", "x" * 18 + "…"), ("\U0001f600" * 11, "\U0001f600" * 9 + "…")):
+        assert discord_text(text, 20) == cut
+    assert [discord_text("x" * 20, 20), shown("x" * 100), shown("x" * 101)] == ["x" * 20, "x" * 100, "x" * 99 + "…"]

@@ -4,146 +4,108 @@ from __future__ import annotations
 
 import typing
 from dataclasses import replace
+from typing import Any
 
-import pytest
-
-from hearth import events
-from hearth.alerts.rules import OWN_TASK, RULES, Alert, Severity
+from hearth import events as ev
+from hearth.alerts.rules import OWN_TASK, RULES, Alert
 from hearth.config.settings import AlertType
-from hearth.events import ConfigRejected, Event, InternalFault, ResidencyDrifted, SwapCompleted, SwapFailed
+from hearth.events import Event
 from tests.observability.samples import all_kinds, sample
 from tests.support.cases import for_each
 
-RAISES: dict[type[Event], AlertType] = {
-    events.BackendWentDown: AlertType.BACKEND_DOWN,
-    events.ItemProtected: AlertType.STARVATION,
-    events.ItemDiverged: AlertType.REPLAY_DIVERGED,
-    events.SwapFailed: AlertType.SWAP_FAILED,
-    events.ModelOffloaded: AlertType.MODEL_OFFLOADED,
-    events.ResidencyDrifted: AlertType.RESIDENCY_DRIFTED,
-    events.GpuLost: AlertType.GPU_LOST,
-    events.GpuOverheated: AlertType.GPU_HOT,
-    events.BudgetThresholdReached: AlertType.BUDGET,
-    events.BudgetExhausted: AlertType.BUDGET_EXHAUSTED,
-    events.CloudWentDown: AlertType.CLOUD_DOWN,
-    events.ConfigRejected: AlertType.CONFIG_REJECTED,
-    events.ClockDoubted: AlertType.CLOCK_DOUBTED,
-    events.StorageFailed: AlertType.STORAGE_FAILED,
-    events.DiskRanLow: AlertType.DISK_LOW,
-    events.LoopLagged: AlertType.LOOP_LAG,
-    events.KeysTried: AlertType.WRONG_KEYS,
-    events.ConnectionsCrowded: AlertType.CONNECTIONS,
-    events.InternalFault: AlertType.INTERNAL_FAULT,
-}
-ENDS: dict[type[Event], AlertType] = {
-    events.BackendCameUp: AlertType.BACKEND_DOWN,
-    events.GpuRecovered: AlertType.GPU_LOST,
-    events.GpuCooledDown: AlertType.GPU_HOT,
-    events.CloudCameUp: AlertType.CLOUD_DOWN,
-    events.ConfigReloaded: AlertType.CONFIG_REJECTED,
-    events.ClockConfirmed: AlertType.CLOCK_DOUBTED,
-    events.StorageRecovered: AlertType.STORAGE_FAILED,
-    events.DiskSpaceReturned: AlertType.DISK_LOW,
-}
 OF_SEVERAL_EVENTS = {
     *(AlertType.RATE_LIMITED, AlertType.QUEUE_DEPTH, AlertType.QUEUE_FULL, AlertType.TEST),
     *(AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD),
 }
-ERRORS = {
-    *(AlertType.BACKEND_DOWN, AlertType.SWAP_FAILED, AlertType.GPU_LOST, AlertType.CLOUD_DOWN, AlertType.CONFIG_REJECTED),
-    *(AlertType.STORAGE_FAILED, AlertType.INTERNAL_FAULT),
-}
-LASTING = {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED}
-REFUSED = events.BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
-TEXTS: tuple[tuple[Event, str], ...] = (
-    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Another program loaded a, b and unloaded c."),
+LOADED = "swap_failed of word ends: word is loaded."
+ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
+    (ev.BackendWentDown, {}, ["backend_down begins, error: The model server does not answer (word)."]),
+    (ev.BackendCameUp, {"down_s": 90.0}, ["backend_down ends: The model server answers again after 90 s."]),
+    (ev.BackendCameUp, {"down_s": 600.0}, ["backend_down ends: The model server answers again after 10 min."]),
+    (ev.BackendCameUp, {"down_s": 9000.0}, ["backend_down ends: The model server answers again after 2.5 h."]),
+    (ev.ItemProtected, {}, ["starvation of word: A request of word for word was interrupted 3 times."]),
+    (ev.ItemDiverged, {}, ["replay_diverged of word: An answer of word to word could not continue after an interruption"]),
+    (ev.SwapCompleted, {}, [LOADED, "model_offloaded of word begins: word does not fit on the GPU."]),
+    (ev.SwapCompleted, {"offloaded": False}, [LOADED, "model_offloaded of word ends: word runs entirely on the GPU again."]),
+    (ev.SwapFailed, {}, ["swap_failed of word begins, error: word did not load (word, after 1 s); the log has the details."]),
+    (ev.SwapFailed, {"to_model": "", "from_models": ("a",)}, ["swap_failed of a, error: a could not be unloaded (word)."]),
+    (ev.ModelOffloaded, {}, ["model_offloaded of word begins: word does not fit on the GPU."]),
+    (ev.ResidencyDrifted, {}, ["residency_drifted, info: Ollama reloaded word, word with another context length.", LOADED, LOADED]),
     (
-        ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")),
-        "Another program unloaded a, b, or the model server was restarted.",
+        ev.ResidencyDrifted,
+        {"reloaded": (), "appeared": ("word",)},
+        ["residency_drifted, info: Another program loaded word and unloaded word, word.", LOADED],
+    ),
+    (ev.ResidencyDrifted, {"reloaded": (), "appeared": ()}, ["residency_drifted, info: Another program unloaded word, word, or the model"]),
+    (ev.GpuLost, {}, ["gpu_lost begins, error: The GPU can no longer be read (word)."]),
+    (ev.GpuRecovered, {}, ["gpu_lost ends: The GPU is back after 1 s."]),
+    (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),
+    (ev.GpuCooledDown, {}, ["gpu_hot ends: The GPU has cooled to 1 °C after 1 s."]),
+    (ev.BudgetThresholdReached, {}, ["budget: 1.25 USD of 1.25 USD for cloud models has been spent today."]),
+    (
+        ev.BudgetExhausted,
+        {},
+        ["budget_exhausted of word: A request of word was refused: it could cost 1.25 USD, and 1.25 USD of its own 1.25"],
     ),
     (
-        ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)),
-        "Ollama reloaded a (8192 -> 4096 tokens)",
+        ev.BudgetExhausted,
+        {"own": False, "wanted_usd": 0.0123, "spent_usd": 0.0, "limit_usd": 0.1},
+        ["budget_exhausted of word: A request of word was refused: it could cost 0.0123 USD, and 0.00 USD of 0.10 USD for today is spent"],
     ),
+    (ev.CloudWentDown, {}, ["cloud_down begins, error: Claude refuses requests (word); Hearth tries again in 1 s, or after a reload."]),
+    (ev.CloudCameUp, {}, ["cloud_down ends: Claude answers again after 1 s."]),
     (
-        ConfigRejected(at=1.0, problems=("f:1: no", "f:2: no", "f:3: no", "f:4: no")),
-        "The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more.",
+        ev.ConfigRejected,
+        {"problems": ("f:1: no", "f:2: no", "f:3: no", "f:4: no")},
+        ["config_rejected begins, error: The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more."],
     ),
-    (events.StorageRecovered(at=1.0, dropped=4), "The request log can be written again. 4 entries were lost."),
-    (events.BackendCameUp(at=1.0, version="1", down_s=90), "The model server answers again after 90 s."),
-    (events.BackendCameUp(at=1.0, version="1", down_s=600), "The model server answers again after 10 min."),
-    (events.BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
-    (
-        SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"),
-        "a:8b could not be unloaded (swap_failed).",
-    ),
-    (REFUSED, "A request of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today is spent or reserved."),
-    (
-        replace(REFUSED, own=False, limit_usd=5.0),
-        "A request of n8n was refused: it could cost 0.20 USD, and 0.10 USD of 5.00 USD for today",
-    ),
-    (
-        replace(REFUSED, wanted_usd=0.0123, spent_usd=0.0, limit_usd=0.001),
-        "A request of n8n was refused: it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD",
-    ),
-)
+    (ev.ConfigReloaded, {}, ["config_rejected ends: A valid configuration is in force."]),
+    (ev.StorageFailed, {}, ["storage_failed begins, error: The request log cannot be written (word). Requests continue."]),
+    (ev.StorageRecovered, {}, ["storage_failed ends: The request log can be written again. 3 entries were lost."]),
+    (ev.ClockDoubted, {"ahead_s": 864_000.0}, ["clock_doubted begins: The clock jumped ahead by 10 days."]),
+    (ev.ClockConfirmed, {}, ["clock_doubted ends: The clock is trusted again; old entries are deleted."]),
+    (ev.DiskRanLow, {}, ["disk_low begins: The disk of the log has 1 MiB left; 1 MiB is the limit set."]),
+    (ev.DiskSpaceReturned, {}, ["disk_low ends: The disk of the log has 1 MiB again."]),
+    (ev.LoopLagged, {}, ["loop_lag: Hearth was blocked for 1.2 s"]),
+    (ev.KeysTried, {}, ["wrong_keys of word: 3 requests with a wrong key came from word"]),
+    (ev.ConnectionsCrowded, {}, ["connections of word: word has 3 open connections, and 3 more were refused: word has reached its limit."]),
+    (ev.InternalFault, {}, ["internal_fault of word, error: A defect was caught in word (word); Hearth continues."]),
+    (ev.InternalFault, {"where": OWN_TASK}, []),  # an alert about the alerter would only feed it
+]
 
 
 def alerts_of(event: Event) -> tuple[Alert, ...]:
     return RULES[type(event)](event) if type(event) in RULES else ()
 
 
-def only(event: Event) -> Alert:
-    alert, *others = alerts_of(event)
-    assert all(each.resolved for each in others)
-    return alert
+def described(alert: Alert) -> str:
+    whom = f" of {alert.subject}" if alert.subject else ""
+    change = " begins" if alert.lasting else " ends" if alert.resolved else ""
+    severity = alert.severity.name.lower()
+    return f"{alert.type}{whom}{change}{'' if severity == 'warning' else f', {severity}'}: {alert.text}"
 
 
-def test_every_type_of_alert_has_a_title_that_a_header_can_carry_and_something_that_raises_it():
-    assert set(RAISES.values()) | OF_SEVERAL_EVENTS == set(AlertType)
-    assert all(kind.words.isascii() and kind.words.isprintable() for kind in AlertType)
+@for_each(("kind", "fields", "expected"), ALERTS)
+def test_an_event_raises_or_ends_alerts_with_what_an_owner_needs(kind, fields, expected):
+    found = alerts_of(sample(kind, at=7.0, **fields))
+    assert {alert.at for alert in found} <= {7.0}
+    said = [described(alert) for alert in found]
+    assert [text[: len(wanted)] for text, wanted in zip(said, expected, strict=True)] == expected
 
 
-def test_an_event_raises_or_ends_its_alert_or_is_none_by_itself():
-    assert set(RULES) == {*RAISES, *ENDS, SwapCompleted}
-    for kind, raised in RAISES.items():
-        alert = only(sample(kind, at=7.0))
-        assert (alert.type, alert.resolved, alert.at, alert.lasting) == (raised, False, 7.0, raised in LASTING)
-        assert (alert.severity is Severity.ERROR) == (raised in ERRORS)
-    for kind, ended in ENDS.items():
-        begun = next(of for of, type_ in RAISES.items() if type_ is ended)
-        alert = only(sample(kind, at=7.0))
-        assert (alert.key, alert.resolved) == (only(sample(begun)).key, True)
+def test_every_rule_and_every_type_is_covered_and_no_other_event_is_an_alert_by_itself():
+    assert {kind for kind, _, _ in ALERTS} == set(RULES)
+    assert {alert.type for kind in RULES for alert in alerts_of(sample(kind))} | OF_SEVERAL_EVENTS == set(AlertType)
     assert not any(alerts_of(sample(kind)) for kind in all_kinds() if kind not in RULES)
+    assert all(kind.words.isascii() and kind.words.isprintable() for kind in AlertType), "a header carries it"
 
 
 @for_each("kind", RULES)
 def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in_the_log(kind):
     event = sample(kind, text="\x1b[2J\n@everyone " + "x" * 5000)
-    if typing.get_type_hints(kind).get("detail") is str and kind is not InternalFault:
+    if typing.get_type_hints(kind).get("detail") is str and kind is not ev.InternalFault:
         event = replace(event, detail="the prompt was: canary")
     for alert in alerts_of(event):
         assert alert.text.isprintable()
         assert len(alert.text) < 1500
         assert "canary" not in alert.text
-
-
-@pytest.mark.parametrize("offloaded", [True, False])
-def test_a_swap_that_worked_ends_the_failure_of_its_model_and_says_whether_it_found_room(offloaded):
-    failed, fit = alerts_of(sample(SwapCompleted, to_model="a", offloaded=offloaded))
-    assert (failed.key, failed.resolved) == ((AlertType.SWAP_FAILED, "a"), True)
-    assert (fit.key, fit.resolved, fit.lasting) == ((AlertType.MODEL_OFFLOADED, "a"), not offloaded, offloaded)
-
-
-@for_each(("event", "text"), TEXTS)
-def test_texts_say_what_an_owner_needs(event, text):
-    assert only(event).text.startswith(text)
-
-
-def test_a_model_that_did_not_leave_is_no_condition_that_goes_on():
-    assert [only(sample(SwapFailed, to_model=to_model)).lasting for to_model in ("", "b")] == [False, True]
-
-
-def test_there_is_no_alert_about_alerts():
-    assert alerts_of(InternalFault(at=1.0, where=OWN_TASK, detail="ExceptionGroup")) == ()
-    assert not {events.AlertSent, events.AlertFailed} & set(RULES)

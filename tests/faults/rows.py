@@ -30,7 +30,7 @@ F-09: SIGTERM at rest, queued, loading, in a prompt, in mid-stream, during the s
 F-10: a second signal; SIGINT; kill -9 during the stop -> the grace ends at once; what is on the disk stays whole
   shown in: faults/test_processes, cli/test_serve, worker/test_stopping
 F-11: a hundred SIGHUPs -> a few readings of the file, no request noticed
-  shown in: faults/test_processes, config/test_reload_plan
+  shown in: faults/test_processes, config/test_reloading
 F-12: SIGSTOP for longer than every timeout, then SIGCONT -> what came meanwhile counts; nothing is sent twice
   shown in: faults/test_processes, faults/test_stalls
 F-13: other signals -> a broken pipe is no end
@@ -191,13 +191,13 @@ F-72: a file that is wrong, empty, binary, huge, hostile -> all problems are nam
   shown in: config/test_document, config/test_loading, config/test_reloading
 F-73: deleted, unreadable, a directory, behind links, written in steps, touched, written a thousand times -> half a file is never in force,
     and the last whole one is
-  shown in: config/test_reload_watching, config/test_reload_plan, config/test_reloading
+  shown in: config/test_reload_watching, config/test_reloading
 F-74: valid and dangerous: no keys on an open address, another port, limits of zero -> refused, or named as waiting for a restart
   shown in: config/test_keys_and_environment, config/test_reloading, test_rate_limiter
 F-75: a reload during a swap, a preemption, a full queue, a start, a stop, another reload -> in force at one point; what runs does not
     notice
   in every phase: reload
-  shown in: faults/test_instants, config/test_reload_live, config/test_reloading
+  shown in: faults/test_instants, config/test_reload_watching, config/test_reloading
 F-76: the queue's limit falls below its length; a key is taken out; a model no longer fits -> what was accepted ends well, new requests are
     refused
   shown in: worker/test_reloading, faults/test_connections, scheduling/test_memory
@@ -264,7 +264,7 @@ F-100: a model goes as a request for it comes -> served, after a load where one 
 F-101: the reason for a swap leaves while it is under way -> no third swap
   shown in: faults/test_instants, scheduling/test_runs
 F-102: a reload between a request's limit and its place in the queue -> old rules or new ones for one request, never both
-  shown in: config/test_reload_live, api/test_app
+  shown in: config/test_reload_watching, api/test_app
 F-103: a stop between a job's arrival and its commit -> promised and on the disk, or refused and not
   shown in: faults/test_accepting
 F-104: a waiter that was woken is cancelled -> no decision is lost: whoever reports a fact decides, or leaves it to who runs

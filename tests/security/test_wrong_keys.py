@@ -11,7 +11,7 @@ import pytest
 
 from hearth.admission.peers import PER_WINDOW
 from hearth.events import KeysTried, RequestRejected
-from tests.alerts.test_alerter import alerting
+from tests.alerts.harness import alerting
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeGateway
 from tests.api.test_app import CHAT
 from tests.security.house import open_door, request, tell
