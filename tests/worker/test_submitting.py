@@ -116,7 +116,7 @@ async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_bac
     house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
-    for ask in (lambda: house.submit("a"), house.gateway.orders.check_open):
+    for ask in (lambda: house.submit("a"), house.gateway.worker.doors.check):
         with pytest.raises(ShuttingDown) as refused:
             ask()
         assert refused.value.retry_after_s == 7.0

@@ -142,7 +142,7 @@ async def submit(
     """
     admission = admission_of(identity, request.headers, gateway.config, task_type=task_type)
     admit(identity, model, admission, gateway.rate_limiter, gateway.clock.monotonic())
-    gateway.orders.check_open()
+    gateway.worker.doors.check()
     item = QueueItem(
         lane=admission.lane,
         priority=admission.priority,

@@ -64,8 +64,7 @@ class CoalescingTransport:
 
     # fmt: off
     __slots__ = (
-        "_loop", "_transport", "_unsent", "_unsent_bytes", "body_expected", "get_extra_info", "is_closing", "lingering", "pause_reading",
-        "resume_reading",
+        "_loop", "_transport", "_unsent", "body_expected", "get_extra_info", "is_closing", "lingering", "pause_reading", "resume_reading",
     )
     # fmt: on
 
@@ -74,8 +73,7 @@ class CoalescingTransport:
         self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self._loop = loop
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
+        self._unsent = bytearray()
         self.body_expected = False
         """A request is still coming, so `close` ends sending only: a reset would lose the answer on its way."""
         self.lingering = False
@@ -84,16 +82,13 @@ class CoalescingTransport:
         """Send the data soon."""
         if not self._unsent:
             self._loop.call_soon(self.flush)
-        self._unsent.append(bytes(data))
-        self._unsent_bytes += len(data)
-        if self._unsent_bytes >= _COALESCED_BYTES:  # so that the transport's own limit keeps its meaning
+        self._unsent += data
+        if len(self._unsent) >= _COALESCED_BYTES:  # so that the transport's own limit keeps its meaning
             self.flush()
 
     def flush(self) -> None:
         """Send now."""
-        data = b"".join(self._unsent)
-        self._unsent.clear()
-        self._unsent_bytes = 0
+        data, self._unsent = self._unsent, bytearray()
         if data and not self.is_closing():  # uvloop's transports raise where asyncio's take no notice
             self._transport.write(data)
 
@@ -113,7 +108,7 @@ class CoalescingTransport:
 
     def get_write_buffer_size(self) -> int:
         """Bytes written and not yet sent."""
-        return self._unsent_bytes + self._transport.get_write_buffer_size()
+        return len(self._unsent) + self._transport.get_write_buffer_size()
 
 
 class HttpConnection(HttpToolsProtocol):

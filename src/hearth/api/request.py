@@ -112,7 +112,7 @@ class Body:
         gateway = self._bodies.gateway
         check_rate(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
         if queued:
-            gateway.orders.check_open()
+            gateway.worker.doors.check()
             if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
                 gateway.worker.check_depth(self._lane)
 

@@ -416,14 +416,15 @@ class Answer:
         part, self._part = self._part, b""
         if not part:
             return
-        self._body_bytes += len(part)
+        size = len(part)
+        self._body_bytes += size
         if self._streamed:
             last_break = part.rfind(b"\n")
-            self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
+            self._line_bytes = size - last_break - 1 if last_break >= 0 else self._line_bytes + size
         if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
             raise self._bad("sent an answer that is too long.")
         self._ready.append(part)
-        self._unread_bytes += len(part)
+        self._unread_bytes += size
         if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
             self._paused = True
             self._link.transport.pause_reading()

@@ -250,7 +250,7 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
     """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included; `fields` are `folded`."""
     images = fields.get("images")
     characters, attachments = 0, len(images) if isinstance(images, list) else 0
-    pending = [fields.get(name) for name in _TEXT_FIELDS]
+    pending = [fields[name] for name in _TEXT_FIELDS if name in fields]
     while pending:
         one = pending.pop()
         if isinstance(one, str):

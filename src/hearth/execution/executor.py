@@ -174,7 +174,7 @@ class Executor:
         exchange: Exchange | None = None
         streaming, whole = work.item.streaming, False
         try:
-            async with Deadline(work.quiet_s if streaming else work.whole_s) as limit:
+            with Deadline(work.quiet_s if streaming else work.whole_s) as limit:
                 exchange = await self._backend.open(call)
                 work.status = exchange.status
                 if streaming and exchange.status < 400:

@@ -29,26 +29,26 @@ MOMENT_S = 1.0
 
 
 class Deadline:
-    """An `asyncio.timeout` that comes a moment later where the loop was held up, and that can turn into a limit on silence.
+    """As `asyncio.timeout`, but it comes a moment later where the loop was held up, and can turn into a limit on silence.
 
     Attributes:
         progressed: something has come since the last look. held: nothing is read now, so nothing can come.
     """
 
     def __init__(self, limit_s: float) -> None:
-        self.progressed = self.held = False
+        self.progressed = self.held = self._expired = False
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._timeout = asyncio.timeout(None)
 
-    async def __aenter__(self) -> Self:
-        await self._timeout.__aenter__()
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task(self._loop)
         self._timer = self._loop.call_later(self._limit_s, self._due)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._timer.cancel()
-        await self._timeout.__aexit__(kind, error, trace)
+        if self._expired and self._task is not None and not self._task.uncancel() and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
     def limit_silence(self, limit_s: float) -> None:
         """From now on it takes a stretch of this length without progress; looked at now and then, not timed chunk by chunk."""
@@ -62,8 +62,9 @@ class Deadline:
             self._timer = self._loop.call_later(self._limit_s, self._due)
         elif not was_held_up and self._loop.time() - self._timer.when() > HELD_UP_S:
             self._timer = self._loop.call_later(MOMENT_S, lambda: self._due(was_held_up=True))
-        else:
-            self._timeout.reschedule(self._loop.time())
+        elif self._task is not None:
+            self._expired = True
+            self._task.cancel()
 
 
 class AnswerStream:
@@ -214,7 +215,7 @@ class AnswerStream:
         """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is not the backend that is silent."""
         limit.held = True
         try:
-            async with Deadline(self._runtime.settings.server.write_deadline_s):
+            with Deadline(self._runtime.settings.server.write_deadline_s):
                 await work.reply.writable()
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error

@@ -71,10 +71,6 @@ class OperatorCommands:
     def draining(self) -> bool:
         return self._doors.draining
 
-    def check_open(self) -> None:
-        """Raises Draining, ShuttingDown: nothing new may come in, wherever it would be answered."""
-        self._doors.check()
-
     def shown(self) -> dict[str, object]:
         """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads` what is still to be done."""
         return {
