@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
-from hearth.config.settings import PackingSettings, PolicyName, SchedulingSettings
-from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import FEW_RUNS
 from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
-from hearth.types import Lane, Sequence, Usage
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
 from tests.scheduling.schedules import POOL, Schedule
+from tests.scheduling.worked import happen, settings_of
 from tests.support.cases import for_each
-from tests.support.shell import Shell, house_settings
+from tests.support.shell import Shell
 
 LEARNED = {
     "format": 1,
@@ -25,140 +22,85 @@ LEARNED = {
     "decode_tps": {"a": 10.0, "b": 10.0},
     "output_tokens": [["test", "a", 20.0], ["test", "b", 20.0]],
 }
+AT_ONCE = "preempt_min_remaining_s=0 preempt_restart_bound_s=0"
 
 
-def taught(**settings: Any) -> Shell:
-    """A house that has learned: 2 s of output at 10 tokens/s for everybody on a and on b, 5 s for a swap."""
-    house = Shell(house_settings(**settings), resident=("a",))
-    house.state.estimates.restore(LEARNED)
-    return house
+def taught(settings: str = "", story: str = "") -> Shell:
+    """It has learned: 2 s of output at 10 tokens/s for everybody on a and on b, 5 s for a swap."""
+    shell = Shell(settings_of(settings), resident=("a",))
+    shell.state.estimates.restore(LEARNED)
+    happen(shell, story)
+    return shell
+
+
+def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> QueueItem:
+    """One that the scheduler has not seen."""
+    known = {"sequence": Sequence(9999), "request_id": RequestId("r"), "caller": "test", "arrived_at": shell.now}
+    return QueueItem(lane=lane, priority=Priority.NORMAL, model=model, **known)  # type: ignore[arg-type]
 
 
 @for_each(
-    ("policy", "models", "expected"),
+    ("settings", "story", "expected"),
     [
-        (PolicyName.AFFINITY, "aaaa", {2: 2.0, 3: 4.0, 4: 6.0}),
-        (PolicyName.AFFINITY, "aba", {3: 2.0, 2: 9.0}),  # a swap, and what affinity lets go first
-        (PolicyName.FIFO, "aba", {2: 7.0, 3: 14.0}),  # both swaps
+        ("", "4*ext a", {2: 2.0, 3: 4.0, 4: 6.0}),
+        ("", "ext a; ext b; ext a", {3: 2.0, 2: 9.0}),  # a swap, and what affinity lets go first
+        ("policy=fifo", "ext a; ext b; ext a", {2: 7.0, 3: 14.0}),  # both swaps
+        (AT_ONCE, "2*ext a; int a", {3: 0.0, 1: 2.0, 2: 4.0}),  # first what is urgent, then what that has interrupted
+        (AT_ONCE, "ext a; quiet; int a", {2: 2.0}),
+        # what takes longer than expected takes as much again as it is late, and at least half of what was expected
+        ("", "2*ext a; at 2", {2: 1.0}),
+        ("", "2*ext a; at 2.5", {2: 1.0}),
+        ("", "2*ext a; at 32", {2: 30.0}),
+        ("", "ext b; at 1; unloaded; at 3", {1: 2.0}),  # what is left of a load
+        ("max_swap_wait_s=20 residency_factor=3", "2*ext a; at 0.1; ext b; at 30.1; end 1", {3: 5.0, 2: 12.0}),  # memory is cleared for one
+        ("", "2*ext a; down", {}),
+        ("", "2*ext a; drain", {}),
     ],
 )
-def test_items_are_expected_one_after_another_with_the_swaps_between_them(policy: PolicyName, models: str, expected: dict[int, float]):
-    house = taught(policy=policy)
-    for model in models:
-        house.arrive(model)
-    assert forecast(house.state, house.now) == expected
-
-
-def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
-    rules = SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0)
-    house = taught(scheduling=rules)
-    running, waiting = house.arrive("a"), house.arrive("a")
-    urgent = house.internal("a")
-    assert house.stopping == {running}
-    assert forecast(house.state, house.now) == {urgent: 0.0, running: 2.0, waiting: 4.0}
-    house = taught(scheduling=rules)
-    house.arrive("a")
-    house.tell(inputs.ModeChanged(active=False))
-    urgent = house.internal("a")
-    assert forecast(house.state, house.now) == {urgent: 2.0}, "outside active hours"
-
-
-@for_each(("late_s", "wait_s"), [(0.0, 1.0), (0.5, 1.0), (30.0, 30.0)])
-def test_behind_an_answer_that_takes_longer_than_expected_nobody_is_promised_less_than_it_is_late(late_s: float, wait_s: float) -> None:
-    house = taught()
-    house.arrive("a")
-    waiting = house.arrive("a")
-    assert forecast(house.state, house.now + 2.0 + late_s)[Sequence(waiting)] == pytest.approx(wait_s)
+def test_items_are_expected_one_after_another_with_what_is_between_them(settings: str, story: str, expected: dict[int, float]):
+    shell = taught(settings, story)
+    assert forecast(shell.state, shell.now) == pytest.approx(expected)
 
 
 def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_one_that_is_needed_never_seen_loading():
-    house = Shell(resident=("a",))
+    shell = Shell(resident=("a",))
     for _ in range(FEW_RUNS):
-        assert not is_rough(house.state, "a")
-        sequence = house.arrive("a")
-        assert is_rough(house.state, "a")
-        house.finish(sequence)
-    last = house.arrive("a")
-    assert not is_rough(house.state, "a")
-    house.finish(last)
-    assert is_rough(house.state, "b")
-    house.arrive("b")
-    house.swap()
+        assert not is_rough(shell.state, "a")
+        sequence = shell.arrive("a")
+        assert is_rough(shell.state, "a")
+        shell.finish(sequence)
+    last = shell.arrive("a")
+    assert not is_rough(shell.state, "a")
+    shell.finish(last)
+    assert is_rough(shell.state, "b")
+    shell.arrive("b")
+    shell.swap()
     for number in range(FEW_RUNS + 2, 2 * FEW_RUNS + 2):
-        house.finish(number)
-        house.arrive("b")
-    assert not is_rough(house.state, "b")
-    assert is_rough(house.state, "a"), "it was there from the start"
-
-
-def test_a_load_that_is_under_way_is_expected_to_take_what_is_left_of_it():
-    house = taught()
-    waiting = house.arrive("b")
-    house.at(1.0).unloaded()
-    house.at(3.0)
-    assert forecast(house.state, house.now)[waiting] == pytest.approx(2.0)
-
-
-def test_memory_that_is_being_cleared_is_expected_to_go_to_those_whom_it_is_cleared_for():
-    house = taught(scheduling=SchedulingSettings(policy=PolicyName.AFFINITY, max_swap_wait_s=20.0, residency_factor=3.0))
-    running = house.arrive("a")
-    older = house.arrive("a")
-    overdue = house.at(0.1).arrive("b")
-    assert house.at(30.1).finish(running) == ["unload a"]
-    assert forecast(house.state, house.now) == {overdue: 5.0, older: 12.0}
-
-
-def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task():
-    house = taught()
-    first = house.at(8.0).arrive("a")
-    item = house.state.entries[Sequence(first)].item
-    house.finish(first)
-    house.tell(inputs.Scheduled(task_type="reindex", due_at=1000.0))
-    assert slot_is_free(house.state, item)
-    house.tell(inputs.Scheduled(task_type="digest", due_at=9.0))
-    assert not slot_is_free(house.state, item)
-    assert slot_is_free(house.state, replace(item, lane=Lane.INTERNAL))
-    newcomer = replace(item, sequence=Sequence(2))
-    assert forecast(house.state, house.now, newcomer) == {2: 1.0}
+        shell.finish(number)
+        shell.arrive("b")
+    assert not is_rough(shell.state, "b")
+    assert is_rough(shell.state, "a"), "it was there from the start"
 
 
 @for_each(
-    ("happened", "is_free"),
+    ("settings", "story", "model", "is_free", "for_internal"),
     [
-        ((), True),
-        ((inputs.BackendState(up=False),), False),
-        ((inputs.DrainRequested(),), False),
-        ((inputs.Unloaded(model="a"),), False),
+        ("", "", "a", True, True),
+        ("", "", None, False, False),
+        ("", "ext a", "a", False, False),  # one slot, one at work
+        *(("", what, "a", False, False) for what in ("down", "drain", "vanishes a")),
+        ("", "int a; pause; ext b; end 1", "a", False, False),  # behind somebody who waits
+        ("", "pause", "a", False, True),
+        ("", "at 8; task reindex 1000", "a", True, True),
+        ("", "at 8; task digest 9", "a", False, True),
+        ("parallel=2", "ext a", "a", True, True),
+        ("parallel=2 packing.prefill_max_tokens=100", "ext a", "a", False, False),  # rounds
     ],
 )
-def test_a_slot_is_free_where_work_would_start_at_once(happened: tuple[Input, ...], is_free: bool) -> None:
-    house = Shell(resident=("a",))
-    first = house.arrive("a")
-    item = house.state.entries[first].item
-    assert not slot_is_free(house.state, item), "one slot, one at work"
-    house.finish(first)
-    for fact in happened:
-        house.tell(fact)
-    assert slot_is_free(house.state, item) is is_free
-    assert not slot_is_free(house.state, replace(item, model=None))
-
-
-def test_no_slot_is_free_behind_somebody_who_waits():
-    house = Shell(resident=("a",))
-    first = house.internal("a")
-    item = house.state.entries[first].item
-    house.tell(inputs.ExternalPaused(paused=True))
-    house.arrive("b")
-    house.finish(first)
-    assert not slot_is_free(house.state, item)
-
-
-@pytest.mark.parametrize(("prefill_max_tokens", "is_free"), [(None, True), (100, False)])
-def test_a_second_slot_is_free_at_once_only_where_nobody_waits_for_rounds(prefill_max_tokens: int | None, is_free: bool) -> None:
-    packing = PackingSettings(prefill_max_tokens=prefill_max_tokens)
-    house = Shell(house_settings(scheduling=SchedulingSettings(packing=packing), parallel=2), resident=("a",))
-    running = house.arrive("a")
-    assert slot_is_free(house.state, house.state.entries[running].item) is is_free
+def test_a_slot_is_free_where_work_would_start_at_once(settings: str, story: str, model: str | None, is_free: bool, for_internal: bool):
+    shell = taught(settings, story)
+    found = [slot_is_free(shell.state, asked(shell, model, lane)) for lane in (Lane.EXTERNAL, Lane.INTERNAL)]
+    assert found == [is_free, for_internal]
 
 
 class Looking(Schedule):
@@ -188,62 +130,43 @@ def test_looking_ahead_changes_nothing():
         assert told[0] == told[1], f"schedule {number}"
 
 
-@pytest.mark.parametrize("fact", [inputs.BackendState(up=False), inputs.DrainRequested()])
-def test_nothing_is_foretold_while_nothing_answers_or_starts(fact: Input) -> None:
-    house = taught()
-    house.arrive("a")
-    house.arrive("a")
-    house.tell(fact)
-    assert forecast(house.state, house.now) == {}
-
-
-def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before():
-    house = taught()
-    for _ in range(3 * HORIZON_ITEMS):
-        last = house.arrive("a")
-    newcomer = replace(house.state.entries[last].item, sequence=Sequence(last + 1))
-    expected = forecast(house.state, house.now, newcomer)
-    assert len(expected) == HORIZON_ITEMS + 1
-    assert expected[newcomer.sequence] == pytest.approx(2.0 * 3 * HORIZON_ITEMS, rel=0.02)
-
-
-def test_where_every_item_needs_a_swap_fewer_are_run_forward():
-    house = taught(policy=PolicyName.FIFO)
-    for number in range(60):
-        last = house.arrive("ab"[number % 2])
-    newcomer = replace(house.state.entries[last].item, sequence=Sequence(last + 1))
-    expected = forecast(house.state, house.now, newcomer)
-    assert len(expected) < 50
-    assert expected[newcomer.sequence] == pytest.approx(7.0 * 60, rel=0.05)
+@for_each(
+    ("settings", "story", "told", "wait_s"),
+    [
+        ("", f"{3 * HORIZON_ITEMS}*ext a", range(HORIZON_ITEMS + 1, HORIZON_ITEMS + 2), 2.0 * 3 * HORIZON_ITEMS),
+        ("policy=fifo", "ext a; ext b; " * 30, range(50), 7.0 * 60),  # where every item needs a swap fewer are run forward
+        ("", "at 8; task digest 9", [1], 1.0),
+    ],
+)
+def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before(settings: str, story: str, told: range, wait_s: float):
+    shell = taught(settings, story.strip("; "))
+    expected = forecast(shell.state, shell.now, asked(shell))
+    assert len(expected) in told
+    assert expected[Sequence(9999)] == pytest.approx(wait_s, rel=0.05)
 
 
 def test_what_was_foretold_comes_true_when_nobody_else_comes():
     rng = Random(3)
     for _ in range(20):
-        house = taught()
+        shell = taught()
         for _ in range(rng.randint(1, 12)):
-            house.arrive(rng.choice("ab"))
-        expected = dict(forecast(house.state, house.now))
-        assert lived(house) == pytest.approx(expected)
+            shell.arrive(rng.choice("ab"))
+        expected = dict(forecast(shell.state, shell.now))
+        assert lived(shell) == pytest.approx(expected)
 
 
-def lived(house: Shell) -> dict[int, float]:
+def lived(shell: Shell) -> dict[int, float]:
     """Let everything take exactly as long as was learned; when did each waiting item start?"""
-    waiting = {entry.item.sequence for entry in house.state.waiting.all_entries()}
-    ends = dict.fromkeys(house.running, 2.0)
+    waiting = {entry.item.sequence for entry in shell.state.waiting.all_entries()}
+    ends = dict.fromkeys(shell.running, 2.0)
     started: dict[int, float] = {}
-    usage = Usage(output_tokens=20, decode_s=2.0)
-    while ends or house.loading or house.unloading:
-        if house.unloading:
-            house.unloaded()
-        elif house.loading:
-            house.at(house.now + 5.0)
-            house.loaded()
+    while ends or shell.loading or shell.unloading:
+        if shell.unloading or shell.loading:
+            shell.swap(5.0)
         else:
             sequence = min(ends, key=lambda one: ends[one])
-            house.at(ends.pop(sequence))
-            house.finish(sequence, usage)
-        for sequence in house.running.keys() - ends.keys():
-            ends[sequence] = house.now + 2.0
-            started[sequence] = house.now
+            shell.at(ends.pop(sequence)).finish(sequence, Usage(output_tokens=20, decode_s=2.0))
+        for sequence in shell.running.keys() - ends.keys():
+            ends[sequence] = shell.now + 2.0
+            started[sequence] = shell.now
     return {sequence: at for sequence, at in started.items() if sequence in waiting}

@@ -3,37 +3,37 @@
     an item that has waited too long expires at its instant [policy=fifo | a]
       ext a -> start 1 on a; ext a max_wait_s=7; at 6.9; at 7 -> fail 2 expired
 
-In brackets stand settings that differ from those of a small gateway (`house_settings`), then what is in memory; a table may begin with
-brackets that hold for all its examples, to which theirs are added. `a:10*2` is a model of 10 GiB with two slots, `letter=2.5` the budget of
-a task, every other `name=value` a setting by the last part of its name. A step is what happens, and after the arrow everything that is
-decided, in order, with the instant where that is not the step's own (`10: unload a`). No arrow: nothing is. `DecisionChecker` judges, too.
+In brackets stand settings that differ from those of a small gateway, then what is in memory; a table may begin with brackets that hold for
+all its examples, to which theirs are added. `a:10*2` is a model of 10 GiB with two slots, `letter=2.5` the budget of a task, every other
+`name=value` a setting by the last part of its name. A step is what happens, `3*ext a` three times, and after the arrow everything that is
+decided, in order, with the instant where that is not the step's own (`10: unload a`). No arrow: nothing is. `at +2` is two seconds later.
+What comes of `turns`, `idle`, `serve` and `swap` is not looked at. Where steps begin with `- `, each such line is an example.
+`DecisionChecker` judges, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic
+import yaml
 
-from hearth.config.settings import ModelSettings, SchedulerSettings
+from hearth.config.settings import GpuSettings, ModelSettings, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
-from tests.support.shell import Shell, house_settings
+from tests.support.shell import Shell
+
+SECTIONS: dict[str, type[pydantic.BaseModel]] = {"scheduling": SchedulingSettings, "queue": QueueSettings, "gpu": GpuSettings}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     name: str
     settings: str
     resident: tuple[str, ...]
     steps: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return self.name.replace(" ", "_")
 
 
 def examples(text: str) -> Iterator[Example]:
@@ -45,9 +45,10 @@ def examples(text: str) -> Iterator[Example]:
         assert match is not None, block
         name, brackets, told = match.groups(default="")
         settings, resident = _brackets(brackets)
-        steps = (" ".join(step.split()) for step in told.split(";"))
         in_memory = resident if "|" in brackets else common
-        yield Example(name, f"{defaults} {settings}", tuple(in_memory.split()), tuple(step for step in steps if step))
+        for one in re.split(r"(?m)^  - ", told):
+            if steps := tuple(" ".join(step.split()) for step in one.split(";") if step.strip()):
+                yield Example(name, f"{defaults} {settings}", tuple(in_memory.split()), steps)
 
 
 def _brackets(text: str) -> tuple[str, str]:
@@ -55,18 +56,10 @@ def _brackets(text: str) -> tuple[str, str]:
     return settings.strip(), resident.strip()
 
 
-def _value(text: str) -> object:
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return {"none": None}.get(text, text)
-
-
 def settings_of(text: str) -> SchedulerSettings:
-    """The settings of a small gateway with these changes."""
-    settings = house_settings()
-    sections: dict[str, dict[str, object]] = {"scheduling": {}, "queue": {}, "gpu": {}}
-    models, budgets, nested = dict[str, ModelSettings](), dict[str, float](), dict[str, dict[str, object]]()
+    """The settings of a small gateway (`affinity`, one slot, no home model) with these changes."""
+    found: dict[str, dict[str, Any]] = {"scheduling": {"policy": "affinity"}, "queue": {}, "gpu": {"restore_home_delay_s": 30.0}}
+    models, wait_when_down_s = dict[str, ModelSettings](), 10.0
     for token in text.split():
         if ":" in token:
             name, size, slots = re.split("[:*]", f"{token}*")[:3]
@@ -74,22 +67,16 @@ def settings_of(text: str) -> SchedulerSettings:
             continue
         name, _, value = token.partition("=")
         outer, _, inner = name.rpartition(".")
-        section = next((each for each in sections if hasattr(getattr(settings, each), outer or name)), None)
+        section = next((each for each, kind in SECTIONS.items() if (outer or inner) in kind.model_fields), None)
         if name == "wait_when_down_s":
-            settings = house_settings(wait_when_down_s=float(value))
+            wait_when_down_s = float(value)
         elif section is None:
-            budgets[name] = float(value)
-        elif outer:
-            nested.setdefault(outer, {})[inner] = _value(value)
+            found["gpu"].setdefault("task_vram_gb", {})[name] = float(value)
         else:
-            sections[section][name] = _value(value)
-    for outer, changes in nested.items():
-        sections["scheduling"][outer] = type(getattr(settings.scheduling, outer)).model_validate(changes)
-    if budgets:
-        sections["gpu"]["task_vram_gb"] = budgets
-    parts: dict[str, pydantic.BaseModel] = {"scheduling": settings.scheduling, "queue": settings.queue, "gpu": settings.gpu}
-    made: dict[str, Any] = {name: type(part).model_validate({**dict(part), **sections[name]}) for name, part in parts.items()}
-    return SchedulerSettings(models=models, wait_when_down_s=settings.wait_when_down_s, **made)
+            place = found[section].setdefault(outer, {}) if outer else found[section]
+            place[inner] = yaml.safe_load(value)
+    made: dict[str, Any] = {name: kind(**found[name]) for name, kind in SECTIONS.items()}
+    return SchedulerSettings(models=models, wait_when_down_s=wait_when_down_s, **made)
 
 
 def play(example: Example) -> None:
@@ -98,9 +85,18 @@ def play(example: Example) -> None:
     for number, step in enumerate(example.steps, start=1):
         what, _, expected = step.partition("->")
         before = len(shell.log)
-        _happen(shell, *what.split())
-        told = [said if at == shell.now else f"{at:g}: {said}" for at, said in shell.log[before:]]
-        assert ", ".join(told) == expected.strip(), f"step {number}: {step}"
+        happen(shell, what)
+        said = ", ".join(text if at == shell.now else f"{at:g}: {text}" for at, text in shell.log[before:])
+        assert said == expected.strip(), f"step {number} of {example.name!r} was to be {step!r}, not {said!r}"
+
+
+def happen(shell: Shell, story: str) -> None:
+    """These steps, whatever is decided upon them."""
+    for step in story.split(";") if story else ():
+        match = re.fullmatch(r"\s*(?:(\d+)\*)?(.*)", step)
+        assert match is not None
+        for _ in range(int(match[1] or 1)):
+            _happen(shell, *match[2].split())
 
 
 def _happen(shell: Shell, what: str, *words: str) -> None:
@@ -119,11 +115,10 @@ def _happen(shell: Shell, what: str, *words: str) -> None:
 
 
 def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dict[str, str]) -> None:
-    priority = next((each for each in Priority if each.name.lower() in flags), Priority.NORMAL)
     shell.arrive(
         None if model == "any" else model,
         lane=lane,
-        priority=priority,
+        priority=next((each for each in Priority if each.name.lower() in flags), Priority.NORMAL),
         max_wait_s=float(options["max_wait_s"]) if "max_wait_s" in options else None,
         prompt_tokens=int(options.get("prompt_tokens", 0)),
         max_tokens=int(options["max_tokens"]) if "max_tokens" in options else None,
@@ -134,11 +129,55 @@ def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dic
     )
 
 
+def _turns(shell: Shell, count: str, gap_s: str, models: str = "a") -> None:
+    """An agent takes turns of 1 s with these models, `gap_s` apart, whatever swaps (of 2 s) and holds that takes; none follows the last."""
+    for turn in range(int(count)):
+        until = shell.now + (float(gap_s) if turn else 0.0)
+        while shell.now < until:
+            shell.at(min(until, shell.timer or until))
+            _swapped(shell)
+        sequence = shell.arrive(models[turn % len(models)], caller="agent")
+        while sequence not in shell.running:
+            _swapped(shell) if shell.unloading or shell.loading else shell.fire()
+        shell.at(shell.now + 1.0).finish(sequence)
+    shell.log.clear()
+
+
+def _idle(shell: Shell, gap_s: str, model: str, priority: str = "") -> None:
+    """Nothing runs for so long; then somebody asks for a model, internally with a priority, and for c. A load takes 10 s."""
+    shell.at(shell.now + float(gap_s))
+    for wanted in dict.fromkeys((model, "c")):
+        _swapped(shell, 10.0)
+        sequence = shell.internal(wanted, Priority[priority]) if priority and wanted == model else shell.arrive(wanted)
+        _swapped(shell, 10.0)
+        shell.finish(sequence)
+    shell.log.clear()
+
+
+def _swapped(shell: Shell, load_s: float = 2.0) -> None:
+    """The swap under way ends, and the one that may begin with that."""
+    for _ in range(2):
+        while shell.unloading:
+            shell.unloaded()
+        if shell.loading:
+            shell.at(shell.now + load_s).loaded()
+    shell.log.clear()
+
+
+def _serve(shell: Shell, count: str, run_s: str) -> None:
+    """So many items run, one after another."""
+    for _ in range(int(count)):
+        shell.at(shell.now + float(run_s)).finish(min(shell.running))
+    shell.log.clear()
+
+
 _STEPS: dict[str, Callable[..., object]] = {
-    "at": lambda shell, instant: shell.at(float(instant)),
-    "now": lambda shell, instant: setattr(shell, "now", float(instant)),
+    "turns": _turns,
+    "idle": _idle,
+    "serve": _serve,
+    "swap": lambda shell, load_s: _swapped(shell, float(load_s)),
+    "at": lambda shell, instant: shell.at(float(instant) + (shell.now if instant[0] == "+" else 0.0)),
     "fire": lambda shell, early="": shell.fire(early_s=1e-9 if early else 0.0),
-    "lose_timer": lambda shell: shell.lose_timer(),
     "started": lambda shell, number: shell.started(int(number)),
     "first_byte": lambda shell, number, forwarded="": shell.first_byte(int(number), forwarded=bool(forwarded)),
     "fail": lambda shell, number, fault: shell.fail(int(number), fault),
@@ -155,7 +194,6 @@ _STEPS: dict[str, Callable[..., object]] = {
 _FACTS: dict[str, Callable[..., Input]] = {
     "down": lambda: inputs.BackendState(up=False),
     "up": lambda: inputs.BackendState(up=True),
-    "active": lambda: inputs.ModeChanged(active=True),
     "quiet": lambda: inputs.ModeChanged(active=False),
     "pause": lambda: inputs.ExternalPaused(paused=True),
     "resume": lambda: inputs.ExternalPaused(paused=False),
