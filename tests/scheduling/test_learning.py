@@ -80,6 +80,11 @@ def test_speeds_and_lengths_are_learned_by_caller_and_model(runs: Any, of: Queue
     assert estimates.prompt_s(EMBED, "b") == 1.0, "of another model nothing was learned"
 
 
+@for_each(("kept_tokens", "service_s"), [(0, 5.0), (100, 0.1 + 2.5), (190, 0.19 + 0.5), (300, 0.3 + 0.5)])
+def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_come(kept_tokens: int, service_s: float):
+    assert after().service_s(item(), "a", kept_tokens) == pytest.approx(service_s)
+
+
 def experienced() -> Estimates:
     estimates = after(4.0, 6.0, 90.0, runs=[(item(caller, prompt_tokens=200), TIMED, 9.0) for caller in "cd"])
     estimates.learn_swap("", "a", 4.0)

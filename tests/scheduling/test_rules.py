@@ -113,6 +113,8 @@ a prompt larger than a round does not block the small ones behind it, and goes a
   - down; 2*ext a prompt_tokens=500; up -> start 1 on a
 in order a round ends before the first prompt that does not fit [packing.mode=fifo]
   down; ext a prompt_tokens=300; ext a prompt_tokens=120; ext a prompt_tokens=50; up -> start 1 on a
+a round may be full to the last token
+  down; ext a prompt_tokens=300; 3*ext a prompt_tokens=200; up -> start 2 on a, start 3 on a
 a single free slot goes to the first in line [parallel=2]
   ext a -> start 1 on a; down; ext a prompt_tokens=300; ext a prompt_tokens=1; up -> start 2 on a
 a model with one slot serves in order and knows no rounds [parallel=1]
@@ -168,8 +170,9 @@ a resumed stream can be stopped again before and after it has caught up
 a stream that has outgrown what is kept is not stopped, also while the order to stop is on its way
   - ext a resumable -> start 1 on a; first_byte 1 forwarded; unresumable 1; int a -> hold 1
   - ext a resumable -> start 1 on a; first_byte 1 forwarded; int a -> preempt 1; unresumable 1 -> hold 1; end 1 -> start 2 on a
-a stream that more urgent work waits for is told of once
-  ext a -> start 1 on a; first_byte 1 forwarded; int a -> hold 1; int b
+a stream that more urgent work waits for is told of once, and not where another yields
+  - ext a -> start 1 on a; first_byte 1 forwarded; int a -> hold 1; int b
+  - settings parallel=2; ext a -> start 1 on a; first_byte 1 forwarded; ext a -> start 2 on a; int a -> preempt 2
 only bytes that its caller saw and that cannot be replayed let it go on when the order to stop is on its way
   - ext a -> start 1 on a; int a -> preempt 1; first_byte 1 forwarded -> hold 1
   - ext a -> start 1 on a; int a -> preempt 1; first_byte 1
