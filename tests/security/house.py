@@ -5,28 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
-from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway, Got, ask
-from tests.api.test_app import ADDRESSES, CHAT
+from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
+from tests.api.test_app import ADDRESSES
 from tests.clients.home import Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(NamedTuple):
     """An answer; `status` 0 where the connection ended without one."""
 
     status: int = 0
-    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
 
 
@@ -75,7 +71,7 @@ async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
             await caller.send(raw)
             status, headers = await caller.head()
             body = b"" if head_only else await caller.until_closed()
-            return Seen(status=status, headers=headers, body=body)
+            return Seen(status, headers, body)
         except (asyncio.IncompleteReadError, ConnectionError):
             return Seen()
         finally:
@@ -95,19 +91,3 @@ async def open_door(
     finally:
         await served.stop(0.0)
         await gateway.worker.aclose()
-
-
-class Front:
-    """An application whose model server always answers, and what got past its checks."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.gateway = FakeGateway(**settings)
-        self.app = self.gateway.app()
-
-    async def ask(self, method: str, path: str, **headers: str) -> Got:
-        self.gateway.backend.answer = FakeExchange(200, (), (b"{}",))
-        body = CHAT if method == "POST" else b""
-        return await ask(self.app, method, path, body, **{"host": "localhost", "content_type": "application/json", **headers})
-
-    def nothing_passed(self) -> bool:
-        return not self.gateway.worker.submitted and not self.gateway.backend.calls

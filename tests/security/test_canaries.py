@@ -9,9 +9,9 @@ import json
 import os
 import sqlite3
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.security.house import Seen, request, tell
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
 from tests.support.patience import WITHIN_S
+from tests.support.processes import started
 
 SPEED = 500.0
 MODEL, SLOW, EMBEDDER = "llama3.1:8b", "slow:latest", "nomic-embed-text"
@@ -72,22 +73,15 @@ def forms_of(canary: str) -> Iterator[bytes]:
         yield inner.replace(b"+", b"-").replace(b"/", b"_")
 
 
-@dataclass
-class Sinks:
+class Sinks(defaultdict[str, bytes]):
     """Everything that came out, by where."""
 
-    said: dict[str, bytes] = field(default_factory=dict)
-
-    def add(self, where: str, what: bytes) -> None:
-        self.said[where] = self.said.get(where, b"") + what
+    def __init__(self) -> None:
+        super().__init__(bytes)
 
     def found(self, canaries: Mapping[str, str]) -> list[tuple[str, str]]:
-        return [
-            (name, where)
-            for name, canary in canaries.items()
-            for where, what in self.said.items()
-            if any(form in what for form in forms_of(canary))
-        ]
+        looked_for = [(name, [*forms_of(canary)]) for name, canary in canaries.items()]
+        return [(name, where) for name, forms in looked_for for where, what in self.items() if any(form in what for form in forms)]
 
 
 @asynccontextmanager
@@ -97,7 +91,7 @@ async def places(sinks: Sinks) -> AsyncIterator[str]:
     async def take(asked: web.Request) -> web.Response:
         where = asked.path.split("/")[1]
         headers = "\n".join(f"{name}: {value}" for name, value in asked.headers.items()).encode()
-        sinks.add(f"sent to {where}", headers + b"\n" + await asked.read())
+        sinks[f"sent to {where}"] += headers + b"\n" + await asked.read()
         return web.Response(status=500 if where == "ntfy" else 200, text="{}")
 
     app = web.Application(client_max_size=64 << 20)
@@ -149,52 +143,41 @@ def outspoken() -> Emulator:
     return Emulator(models, clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 
-@dataclass
 class Served:
     """A `hearth serve` of its own process."""
 
-    process: asyncio.subprocess.Process
-    log: bytearray
-    url: str = ""
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def log(self) -> bytes:
+        return self._log.read_bytes()
 
     async def until(self, *events: str) -> None:
         """Return once these are in the log."""
         async with asyncio.timeout(WITHIN_S):
-            while not all(f'"{event}"'.encode() in self.log for event in events):
-                assert self.process.returncode is None, bytes(self.log[-2000:])
+            while not all(f'"{event}"'.encode() in self.log() for event in events):  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(0.02)
 
-    async def read(self) -> None:
-        assert self.process.stdout is not None
-        while more := await self.process.stdout.read(65536):
-            self.log += more
+    @property
+    def url(self) -> str:
+        return next(str(json.loads(line)["url"]) for line in self.log().splitlines() if b'"gateway_started"' in line)
 
 
 @asynccontextmanager
 async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> AsyncIterator[Served]:
-    file = folder / "hearth.yaml"
+    file, log = folder / "hearth.yaml", folder.parent / f"{folder.name}.log"
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", "from hearth.cli import main; main()"]
     command += ["serve", "--ollama-url", ollama_url, "--port", "0", "--config", str(file)]
     secrets = {"CANARY_CLAUDE": CLAUDE_KEY, "CANARY_SIGNS": SECRETS["the secret that signs"]}
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env={"HOME": str(folder), "PATH": os.environ["PATH"], **secrets},
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    served = Served(process, bytearray())
-    reading = asyncio.ensure_future(served.read())
-    try:
-        await served.until("gateway_started")
-        served.url = next(json.loads(line)["url"] for line in served.log.splitlines() if b'"gateway_started"' in line)
-        yield served
-    finally:
-        if process.returncode is None:
+    environment = {"HOME": str(folder), "PATH": os.environ["PATH"], **secrets}
+    with log.open("wb") as output:
+        async with started(*command, stdout=output, stderr=output, env=environment, cwd=folder) as process:
+            served = Served(log)
+            await served.until("gateway_started")
+            yield served
             process.terminate()
-        await process.wait()
-        await reading
+            await process.wait()
 
 
 PAGES = (
@@ -304,10 +287,15 @@ async def durable(url: str, places_url: str) -> None:
 @asynccontextmanager
 async def listening(url: str, sinks: Sinks) -> AsyncIterator[None]:
     """Hear both streams during the block."""
+
+    async def keep(caller: Caller, path: str) -> None:
+        while more := await caller.reader.read(65536):
+            sinks[path] += more
+
     callers = {path: await Caller.to(url) for path in STREAMS}
     for path, caller in callers.items():
         await caller.send(request("GET", path, key=OWNER))
-    hearing = [asyncio.ensure_future(_keep(caller, path, sinks)) for path, caller in callers.items()]
+    hearing = [asyncio.ensure_future(keep(caller, path)) for path, caller in callers.items()]
     try:
         yield
     finally:
@@ -316,22 +304,17 @@ async def listening(url: str, sinks: Sinks) -> AsyncIterator[None]:
         await asyncio.gather(*hearing, return_exceptions=True)
 
 
-async def _keep(caller: Caller, path: str, sinks: Sinks) -> None:
-    while more := await caller.reader.read(65536):
-        sinks.add(path, more)
-
-
 def look_into(folder: Path, sinks: Sinks) -> None:
     """Every row of every table; and every file byte by byte, for what is nowhere on the disk."""
     connection = sqlite3.connect(folder / "hearth.db")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     for table in tables:
         rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
-        sinks.add(f"table {table}", b"\n".join(each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row))
+        sinks[f"table {table}"] += b"\n".join(each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row)
     connection.close()
     for file in folder.iterdir():
         if file.name != "hearth.yaml":
-            sinks.add(f"file {file.name}", file.read_bytes())
+            sinks[f"file {file.name}"] += file.read_bytes()
 
 
 async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(tmp_path: Path) -> None:
@@ -345,18 +328,18 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
         config = settings(places_url, claude.url, tmp_path)
         async with serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
             for answer in await work(served.url, places_url):
-                sinks.add("answers of errors", answer)
+                sinks["answers of errors"] += answer
             await served.until("webhook_delivered", "batch_ended", "item_resumed", "alert_sent")
             await tell(served.url, request("POST", "/llm/admin/alert/test", key=OWNER))
             for page in PAGES:
                 for key in (OWNER, FRIEND):
-                    sinks.add(page, (await tell(served.url, request("GET", page, key=key))).body)
-        sinks.add("log", bytes(served.log))
+                    sinks[page] += (await tell(served.url, request("GET", page, key=key))).body
+        sinks["log"] += served.log()
     await claude.stop()
     await emulator.stop()
     look_into(tmp_path, sinks)
     everywhere = {"log", "table invocation_log", "file hearth.db"} | {f"sent to {each}" for each in words("discord webhook ntfy hook v1")}
-    assert everywhere | {"/llm/queue/stream", "/llm/dashboard/stream", *PAGES} <= set(sinks.said)
+    assert everywhere | {"/llm/queue/stream", "/llm/dashboard/stream", *PAGES} <= set(sinks)
     assert json.dumps(claude.requests).count(PROMPTS["cloud"]) > 0
     on_disk = [(name, where) for name, where in sinks.found(SECRETS) if not allowed_on_disk(name, where)]
     assert on_disk == []
@@ -372,20 +355,3 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
 def allowed_on_disk(name: str, where: str) -> bool:
     """Where a job's messages go has to be known until they have been sent."""
     return name == "the webhook of a job" and (where == "table jobs" or where.startswith("file hearth.db"))
-
-
-def test_the_search_finds_a_word_in_every_disguise() -> None:
-    canary = "canaryowner5Zq"
-    disguises = [
-        canary,
-        canary.upper(),
-        canary.lower(),
-        canary[::-1],
-        canary.encode().hex(),
-        "".join(f"%{byte:02x}" for byte in canary.encode()),
-        *(base64.b64encode(b"k" * lead + canary.encode() + b"tail").decode() for lead in range(5)),
-    ]
-    for disguise in disguises:
-        sinks = Sinks()
-        sinks.add("x", f"before{disguise}".encode() if "=" not in disguise else disguise.encode())
-        assert sinks.found({"it": canary}) == [("it", "x")], disguise

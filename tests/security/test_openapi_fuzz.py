@@ -4,9 +4,7 @@ no defect is reported. `HEARTH_EXAMPLES=20` tries a thousand of them each (`make
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.events import InternalFault
 from tests.api.house import ADMIN_KEY
 from tests.api.test_app import STREAMS
-from tests.clients.home import EMBEDDER, LLAMA, Home
+from tests.clients.home import EMBEDDER, LLAMA
 from tests.security.house import Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
 from tests.support.examples import EXAMPLES
 
@@ -45,35 +43,23 @@ OPERATIONS = {operation.label: operation for operation in (found.ok() for found 
 MADE_OF = {GenerationMode.POSITIVE: "fits", GenerationMode.NEGATIVE: "does not fit"}
 
 
-@dataclass
-class Attack:
-    """A house, and the loop that it lives on."""
-
-    fort: Home
-    runner: asyncio.Runner
-
-    def answer_to(self, raw: bytes, *, head_only: bool) -> Seen:
-        """What these bytes are answered with; the orders that they may have given are taken back."""
-        seen = self.runner.run(self._ask(raw, head_only=head_only))
-        faults = self.fort.events.of(InternalFault)
-        self.fort.events.all.clear()
-        assert faults == []
-        return seen
-
-    async def _ask(self, raw: bytes, *, head_only: bool) -> Seen:
-        seen = await tell(self.fort.url, raw, head_only=head_only)
-        self.fort.gateway.orders.resume()
-        self.fort.gateway.orders.unpin()
-        return seen
-
-
 @pytest.fixture(scope="module")
-def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
-    folder: Path = tmp_path_factory.mktemp("fort")
+def answer_to(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Seen]]:
+    """What bytes are answered with by a gateway that lives as long as the module; the orders that they may have given are taken back."""
     with asyncio.Runner() as runner:
-        opened = open_fort(fort_settings(folder))
+        opened = open_fort(fort_settings(tmp_path_factory.mktemp("fort")))
         fort = runner.run(opened.__aenter__())
-        yield Attack(fort, runner)
+
+        def answer_to(raw: bytes, *, head_only: bool) -> Seen:
+            seen = runner.run(tell(fort.url, raw, head_only=head_only))
+            fort.gateway.orders.resume()
+            fort.gateway.orders.unpin()
+            faults = fort.events.of(InternalFault)
+            fort.events.all.clear()
+            assert faults == []
+            return seen
+
+        yield answer_to
         runner.run(opened.__aexit__(None, None, None))
 
 
@@ -101,22 +87,22 @@ def test_every_address_that_the_program_has_is_described():
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", MADE_OF, ids=MADE_OF.get)
-def test_nothing_that_is_sent_to_an_operation_is_answered_with_a_5xx(mode, attack):
+def test_nothing_that_is_sent_to_an_operation_is_answered_with_a_5xx(mode, answer_to):
     for operation in OPERATIONS.values():
         try:
-            fuzzed(operation, mode, attack)()
+            fuzzed(operation, mode, answer_to)()
         except Unsatisfiable:
             assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong
 
 
-def fuzzed(operation: Any, mode: GenerationMode, attack: Any) -> Any:
+def fuzzed(operation: Any, mode: GenerationMode, answer_to: Callable[..., Seen]) -> Any:
     head_only = operation.path in STREAMS
 
     @given(operation.as_strategy(generation_mode=mode))
     @settings(max_examples=PER_KIND, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     def fuzz(case: Any) -> None:
         raw = bytes_of(case)
-        seen = attack.answer_to(raw, head_only=head_only)
+        seen = answer_to(raw, head_only=head_only)
         assert 100 <= seen.status < 500 or is_of_the_registry(operation.path, seen), (seen.status, raw)
 
     return fuzz

@@ -23,35 +23,30 @@ from tests.support.line import Line, Plug
 pytestmark = pytest.mark.timeout(600)
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+ASKED: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []
 
 
-class Echo:
+async def echo(scope: Any, receive: Any, send: Any) -> None:
     """An application that keeps what it was asked, and answers with the length of the body."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body, more = body + message["body"], message["more_body"]
-        self.asked.append((scope["method"], scope["raw_path"], tuple(scope["headers"]), body))
-        said = b"%d" % len(body)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
-        await send({"type": "http.response.body", "body": said})
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    ASKED.append((scope["method"], scope["raw_path"], tuple(scope["headers"]), body))
+    said = b"%d" % len(body)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+    await send({"type": "http.response.body", "body": said})
 
 
-ECHO = Echo()
-CONFIG = HearthServer(cast("HearthApp", ECHO), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0))._config()
+CONFIG = HearthServer(cast("HearthApp", echo), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0))._config()
 CONFIG.load()
 
 
 async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     """What the application was asked, and what was answered."""
-    ECHO.asked = []
+    ASKED.clear()
     protocol, line = HttpConnection(CONFIG, ServerState(), {}), Line(Plug())
     protocol.connection_made(line)
     for piece in pieces:
@@ -62,7 +57,7 @@ async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     protocol.connection_lost(None)
     for _ in range(4):
         await asyncio.sleep(0)
-    return ECHO.asked, bytes(line.sent)
+    return [*ASKED], bytes(line.sent)
 
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:
@@ -70,39 +65,35 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[first:last] for first, last in itertools.pairwise(at)]
 
 
-ODD_FIELDS = (b"X: a", b"x:", b"X: \xff", b" folded", b"no colon", b"\x00: a", b"Content-Length: 3", b"Transfer-Encoding: gzip", b"Host: b")
-FIELDS = st.sampled_from(
-    [*ODD_FIELDS, b"Connection: close", b"Connection: Upgrade\r\nUpgrade: h2c", b"Upgrade: h2c", b"Expect: 100-continue"]
-)
-LINES = st.sampled_from(
-    [b"POST /a HTTP/1.1", b"POST /a?b=c HTTP/1.1", b"GET /a HTTP/1.1", b"PUT /a HTTP/1.0", b"GET http://b/ HTTP/1.1"],
-)
-BODIES = st.binary(max_size=40)
+LINES = [b"POST /a HTTP/1.1", b"POST /a?b=c HTTP/1.1", b"GET /a HTTP/1.1", b"PUT /a HTTP/1.0", b"GET http://b/ HTTP/1.1"]
+FIELDS = [
+    *(b"X: a", b"x:", b"X: \xff", b" folded", b"no colon", b"\x00: a", b"Content-Length: 3", b"Transfer-Encoding: gzip", b"Host: b"),
+    *(b"Connection: close", b"Connection: Upgrade\r\nUpgrade: h2c", b"Upgrade: h2c", b"Expect: 100-continue"),
+]
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> bytes:
-    """One request, mostly a proper one, often with something in it that is not."""
-    head = b"\r\n".join([draw(LINES), b"Host: a", *draw(st.lists(FIELDS, max_size=2)), b""])
-    body = draw(BODIES)
+def requests(draw: st.DrawFn, *, spoilt: bool = False) -> bytes:
+    """One request, mostly a proper one, often with something in it that is not; or with a few of its bytes changed."""
+    raw = b"\r\n".join([draw(st.sampled_from(LINES)), b"Host: a", *draw(st.lists(st.sampled_from(FIELDS), max_size=2)), b""])
+    body = draw(st.binary(max_size=40))
     if draw(st.booleans()):
         chunks = cut(body, draw(st.lists(st.integers(0, 40), max_size=4)))
         framed = b"".join(b"%x%b\r\n%b\r\n" % (len(each), draw(st.sampled_from([b"", b";a", b";a=b"])), each) for each in chunks if each)
         trailer = draw(st.sampled_from([b"", b"T: a\r\n", b"Content-Length: 5\r\n"]))
-        return head + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n" + trailer + b"\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        raw += b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n" + trailer + b"\r\n"
+    else:
+        raw += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    changed = bytearray(raw)
+    for place, byte in draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)) if spoilt else ():
+        changed[place % len(raw)] = byte
+    return bytes(changed)
 
 
-@st.composite
-def spoilt(draw: st.DrawFn) -> bytes:
-    """A request with a few of its bytes changed."""
-    raw = bytearray(draw(requests()))
-    for place, byte in draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)):
-        raw[place % len(raw)] = byte
-    return bytes(raw)
+ONE_SPOILT, SOME = st.tuples(requests(spoilt=True)), st.lists(requests(), min_size=1, max_size=3)
 
 
-@given(raws=st.one_of(st.tuples(spoilt()), st.lists(requests(), min_size=1, max_size=3)), places=st.lists(st.integers(0, 900), max_size=8))
+@given(raws=st.one_of(ONE_SPOILT, SOME), places=st.lists(st.integers(0, 900), max_size=8))
 @settings(max_examples=450 * EXAMPLES, deadline=None, suppress_health_check=QUIET)
 def test_requests_are_the_same_ones_however_they_are_cut(raws, places):
     """A connection may be cut off earlier, but nobody may see another request in the same bytes."""
