@@ -17,7 +17,6 @@ from prometheus_client.metrics_core import Metric
 
 from hearth.admission.auth import digest_of
 from hearth.admission.limits import RateLimiter
-from hearth.alerts.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
 from hearth.api.asgi import DISCONNECTED
 from hearth.config.rendering import as_values
@@ -239,20 +238,14 @@ class FakeGateway:
             worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events
         )
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
-        self.cloud = None
-        self.embeddings = None
-        self.batches = None
-        self.jobs = None
+        self.cloud = self.embeddings = self.batches = self.jobs = self.alerter = None
         self.history: InvocationHistory | None = None
-        self.emulated = False
-        self.not_ready = ""
-        self.store_fault = ""
+        self.emulated = self.stopping = False
+        self.not_ready = self.store_fault = ""
         self.missing: set[str] = set()
         self.models_elsewhere: frozenset[str] = frozenset()
         self.one_name: dict[str, str] = {}
         self.problems: list[str] = []
-        self.alerter: GatewayAlerter | None = None
-        self.stopping = False
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
 

@@ -114,13 +114,10 @@ async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answe
     assert gateway.backend.calls == []
 
 
-async def test_without_keys_only_this_machine_comes_in(gateway):
+async def test_without_keys_only_this_machine_comes_in_and_a_length_beside_a_transfer_coding_is_a_bad_request(gateway):
     assert (await gateway.ask("GET", "/llm/health", peer="127.0.0.1")).status == 200
     assert (await gateway.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")).status == 401
     assert (await gateway.ask("GET", "/healthz", peer="192.168.1.9")).status == 200
-
-
-async def test_a_length_and_a_transfer_coding_together_are_a_bad_request(gateway):
     assert (await gateway.ask("POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked")).status == 400
 
 
@@ -134,19 +131,17 @@ async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unkn
     assert len(third.path) == 200
 
 
-async def test_a_reloaded_configuration_is_in_force_with_the_next_request(gateway):
-    assert (await gateway.ask("GET", "/llm/health")).status == 200
-    gateway.config = FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("gpu-box.lan",))).config
-    assert (await gateway.ask("GET", "/llm/health")).status == 401
-    assert (await gateway.ask("GET", "/llm/health", key=LOW_KEY, host="gpu-box.lan:8411")).status == 200
-
-
-async def test_the_name_that_is_listened_on_counts_until_the_restart_that_changes_it():
+async def test_a_configuration_is_in_force_with_the_next_request_and_the_name_that_is_listened_on_counts_until_a_restart():
     gateway = FakeGateway(server=ServerSettings(host="gpu-box.lan"))
-    app = gateway.app()
+    assert (await gateway.ask("GET", "/llm/health")).status == 200
     for host, name, status in (("0.0.0.0", "gpu-box.lan:8411", 200), ("other.lan", "other.lan:8411", 421)):
         gateway.config = FakeGateway(server=ServerSettings(host=host)).config
-        assert (await ask(app, "GET", "/llm/health", host=name)).status == status
+        assert (await gateway.ask("GET", "/llm/health", host=name)).status == status
+    before, changed = gateway.config, FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config
+    for config, key, status in ((before, None, 421), (changed, None, 401), (changed, LOW_KEY, 200), (before, None, 421)):
+        gateway.config = config
+        assert (await gateway.ask("GET", "/llm/health", key=key, host="cat.lan:8411")).status == status
+        assert (await gateway.ask("GET", "/llm/health", key=key, host="cat.lan.evil.test")).status == 421
     given_on_the_command_line = HearthApp(cast("Any", FakeGateway()), host="gpu-box.lan")
     assert (await ask(given_on_the_command_line, "GET", "/llm/health", host="gpu-box.lan:8411")).status == 200
 
@@ -162,9 +157,6 @@ async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_te
     faults = gateway.events.of(InternalFault)
     assert [fault.where for fault in faults] == ["POST /v1/chat/completions", "GET /llm/health"]
     assert all("RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults)
-
-
-async def test_a_defect_after_the_head_leaves_the_answer_unfinished(gateway):
     gateway.backend.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
-    got = await gateway.ask("GET", "/api/tags")
+    got = await gateway.ask("GET", "/api/tags")  # after the head, the answer stays unfinished
     assert (got.status, got.body, got.complete) == (200, b"a", False)

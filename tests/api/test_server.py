@@ -1,9 +1,11 @@
-"""The server on real sockets: framing, limits, starting and stopping, and what leaves in one piece."""
+"""The server on real sockets: framing, limits, starting and stopping, what leaves in one piece; and leaving frees the GPU, whatever phase a
+request is in."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import signal
 import socket
 
@@ -16,7 +18,7 @@ from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, BackendGone
 from hearth.execution.request import Reply, ReplyHead, Submission
-from tests.api.house import NDJSON, Caller, hello, never, scripted
+from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, hello, never, scripted
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
@@ -26,6 +28,7 @@ CHAT = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application
 STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = Deadlines(write_s=lambda: 10.0)
 JSON_HEAD = ((b"content-type", b"application/json"),)
+LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 
 
 async def answer_to(url: str, raw: bytes) -> bytes:
@@ -36,25 +39,17 @@ async def answer_to(url: str, raw: bytes) -> bytes:
     return answer
 
 
-@for_each(
-    "head",
-    [
-        b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nHost: evil.test",
-        b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000,
-        b"\r\n".join([b"GET /api/tags HTTP/1.1\r\nHost: localhost", *(b"X-%d: %b" % (n, b"a" * 100) for n in range(700))]),
-        b"not http at all",
-    ],
-)
-async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_of_the_connection(head, url, gateway):
+TAGS = b"GET /api/tags HTTP/1.1\r\nHost: localhost"
+
+
+async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_of_the_connection_and_a_trailer_is_no_header(url, gateway):
     """What else is not proper is in `tests/security/test_spellings.py`."""
-    answer = await answer_to(url, head + b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error": "' in answer
+    many = b"\r\n".join([TAGS, *(b"X-%d: %b" % (n, b"a" * 100) for n in range(700))])
+    for head in (TAGS + b"\r\nHost: evil.test", TAGS + b"\r\nX: " + b"a" * 70_000, many, b"not http at all"):
+        answer = await answer_to(url, head + b"\r\n\r\n")
+        assert (answer[:13], b'{"error": "' in answer) == (b"HTTP/1.1 400 ", True), head[:80]
     assert gateway.backend.calls == []
-
-
-async def test_a_trailer_is_no_header(url):
-    head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = CHAT.partition(b"Content-Type")[0] + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer = await answer_to(url, head + b"%x\r\n%b\r\n0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n" % (len(_BODY), _BODY))
     assert answer.startswith(b"HTTP/1.1 200 ")
 
@@ -104,15 +99,73 @@ async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_le
         caller.leave()
 
 
-async def test_a_connection_is_kept_for_the_next_request_and_says_nothing_of_the_server(url):
+# Callers who stay and callers who leave.
+
+
+async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_and_says_nothing_of_the_server(url, gateway):
     caller = await Caller.to(url)
-    for _ in range(3):
+    for _ in range(2):
+        await caller.send(STREAM)
+        assert (await caller.head())[1]["transfer-encoding"] == "chunked"
+        raw = await caller.reader.readuntil(b"0\r\n\r\n")
+        assert raw == b'8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\ne\r\n{"done":true}\n\r\n0\r\n\r\n'
         await caller.send(HEALTH)
         status, headers = await caller.head()
-        assert status == 200
-        assert headers.keys().isdisjoint({"server", "date"})
+        assert (status, headers.keys() & {"server", "date"}) == (200, set())
         await caller.reader.readexactly(int(headers["content-length"]))
+    assert (gateway.worker.cancelled, len(gateway.worker.submitted)) == ([], 2)
+    gateway.worker.serve = begins_and_breaks  # a stream that fails ends properly, a whole answer is visibly cut off
+    await caller.send(STREAM)
+    await caller.head()
+    assert await caller.reader.readuntil(b"0\r\n\r\n") == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n0\r\n\r\n'
+    await caller.post("/v1/chat/completions", _BODY)
+    await caller.head()
+    assert await caller.until_closed() == b"6\r\nfirst\n\r\n"
     caller.leave()
+
+
+@for_each(
+    ("path", "body"),
+    [
+        ("/api/chat", _BODY),
+        ("/api/chat", _BODY.replace(b"false", b"true")),
+        ("/api/chat", _BODY.replace(b"hi", b"hi" * 100_000)),
+        ("/llm/completions", json.dumps({"model": "m", "prompt": "hi"}).encode()),
+    ],
+)
+@for_each("half", [False, True])
+async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(half, path, body, url, gateway):
+    gateway.worker.serve, before = never, len(gateway.worker.submitted)
+    gateway.worker.arrived.clear()
+    gateway.worker.left.clear()
+    caller = await Caller.to(url)
+    await caller.post(path, body)
+    await asyncio.wait_for(gateway.worker.arrived.wait(), WITHIN_S)
+    if half:
+        caller.writer.write_eof()
+    else:
+        caller.leave()
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
+    assert before + 1 in gateway.worker.cancelled
+    assert gateway.worker.replies[before].ended
+    caller.leave()
+
+
+async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_without_a_queue_frees_the_backend(url, gateway):
+    caller = await Caller.to(url)
+    await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    caller.leave()
+    await answer_to(url, CHAT.replace(b"\r\n\r\n", LAST_ONE, 1))
+    assert (len(gateway.worker.submitted), gateway.events.all) == (1, [])
+    gateway.backend.answer = FakeExchange(200, (), (b"begin", None))
+    caller = await Caller.to(url)
+    await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await caller.reader.readuntil(b"begin")
+    caller.leave()
+    await asyncio.wait_for(gateway.backend.answer.closed.wait(), WITHIN_S)
+
+
+# Starting and stopping.
 
 
 @for_each(
@@ -138,7 +191,7 @@ async def test_the_url_is_one_that_can_be_called_from_this_machine_until_the_sto
     url = await server.start("0.0.0.0", 0)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert url.startswith("http://127.0.0.1:")
-    assert (await answer_to(url, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).startswith(b"HTTP/1.1 200 ")
+    assert (await answer_to(url, HEALTH.replace(b"\r\n\r\n", LAST_ONE))).startswith(b"HTTP/1.1 200 ")
     await server.stop(0.1)
     with pytest.raises(ConnectionRefusedError):
         await Caller.to(url)
@@ -149,8 +202,7 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     url = await server.start("127.0.0.1", 0)
     streaming, idle, silent = await Caller.to(url), await Caller.to(url), await Caller.to(url)
     await streaming.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await streaming.head()
-    await streaming.reader.readuntil(b"\n\n")
+    await streaming.reader.readuntil(b"data: ")
     await idle.send(HEALTH)
     await idle.head()
     await asyncio.wait_for(server.stop(600.0), WITHIN_S)
@@ -164,7 +216,7 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
 async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_outlasts_it(gateway, app):
     finish = asyncio.Event()
 
-    async def slowly(new, reply):
+    async def slowly(new: Submission, reply: Reply) -> None:
         await finish.wait()
         await hello(new, reply)
 
@@ -184,6 +236,9 @@ async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_ou
     assert gateway.worker.cancelled == [2]
 
 
+# What is sent, and what stays behind.
+
+
 async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(url):
     """`hearth serve` seldom collects the old generation: what only a collection frees piles up by the connection."""
 
@@ -195,7 +250,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
     try:
         before = alive()
         for raw in (HEALTH, CHAT, STREAM):
-            await answer_to(url, raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            await answer_to(url, raw.replace(b"\r\n\r\n", LAST_ONE, 1))
         async with asyncio.timeout(WITHIN_S):
             while alive() > before:  # noqa: ASYNC110 - the last callbacks of a connection tell nobody
                 await asyncio.sleep(0.01)
@@ -228,14 +283,9 @@ class Recorder(asyncio.Transport):
         self.end = "aborted"
 
 
-def coalescing() -> tuple[CoalescingTransport, Recorder]:
-    recorder = Recorder()
-    return CoalescingTransport(recorder, asyncio.get_running_loop()), recorder
-
-
 async def test_writes_of_one_turn_leave_together_and_in_order_as_they_were():
-    transport, recorder = coalescing()
-    changed = bytearray(b" body")
+    recorder = Recorder()
+    transport, changed = CoalescingTransport(recorder, asyncio.get_running_loop()), bytearray(b" body")
     for data in (b"head", b"", changed, memoryview(b" end")):
         transport.write(data)
     changed[:] = b" fake"
@@ -251,7 +301,8 @@ async def test_writes_of_one_turn_leave_together_and_in_order_as_they_were():
 
 @for_each("end", ["close", "abort", "lost"])
 async def test_closing_sends_what_was_written_first_and_nothing_goes_to_a_connection_that_has_ended(end):
-    transport, recorder = coalescing()
+    recorder = Recorder()
+    transport = CoalescingTransport(recorder, asyncio.get_running_loop())
     transport.write(b"last words")
     if end == "lost":
         recorder.end = end

@@ -1,5 +1,5 @@
-"""From a reply to a caller who does not always take what comes: every byte once and in order, keepalives between frames only, and errors in
-the stream once it has begun."""
+"""From a reply to a caller who does not always take what comes, and how long a caller may keep a connection waiting, to the instant: every
+byte once and in order, keepalives between frames only, and errors in the stream once it has begun."""
 
 from __future__ import annotations
 
@@ -9,16 +9,134 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hearth.execution.request import Reply
-from tests.api.house import FakeGateway, drive, http_scope, scripted
-from tests.api.line import WRITE_S, Connection, connection
+from uvicorn.server import ServerState
+
+from hearth.api.protocol import Deadlines, HttpConnection
+from hearth.api.server import KEEP_ALIVE_S, HearthServer
+from hearth.config.settings import ServerSettings
+from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
 from tests.support.cases import for_each
+from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5}
-_ASKED = json.dumps(CHAT).encode()
-STREAM = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(_ASKED), _ASKED)
+BODY = json.dumps(CHAT).encode()
+HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 KEEPALIVE = b": waiting\n\n"
+HEADER_S, BODY_S, WRITE_S = 10.0, 30.0, 7.0
+
+
+class Connection:
+    """The server's protocol on a line without a network, whose other end takes what the test says."""
+
+    def __init__(self, gateway: FakeGateway) -> None:
+        deadlines = Deadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
+        config = HearthServer(gateway.app(), ServerSettings, deadlines=deadlines)._config()
+        config.load()
+        self.gateway, self.line, self.unsent_bytes = gateway, Line(Plug()), 0
+        self.line.get_write_buffer_size = lambda: self.unsent_bytes  # type: ignore[method-assign]
+        self.protocol = HttpConnection(config, ServerState(), {})
+        self.protocol.connection_made(self.line)
+
+    async def open_until(self, instant: float) -> bool:
+        """Whether the connection ends at this instant and not before."""
+        await sleep_until(instant - 0.001)
+        open_before = not self.line.ended
+        await sleep_until(instant + 0.001)
+        return open_before and self.line.ended
+
+    def clog(self) -> None:
+        """The other end takes nothing any more."""
+        self.unsent_bytes = 1000
+        self.protocol.pause_writing()
+
+
+@asynccontextmanager
+async def connection(serve: Serve = hello, sent: bytes = b"") -> AsyncIterator[Connection]:
+    """One that was made at time 0, and on which this came at once."""
+    gateway = FakeGateway()
+    gateway.worker.serve = serve
+    one = Connection(gateway)
+    one.protocol.data_received(sent)
+    yield one
+    one.protocol.connection_lost(None)
+    await gateway.worker.aclose()
+
+
+@for_each("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+@for_each("trickles", [False, True])
+@in_virtual_time
+async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_trickle(beginning, trickles):
+    async with connection(sent=beginning) as one:
+        for second in range(1, int(HEADER_S) if trickles and beginning else 1):
+            await sleep_until(second)
+            one.protocol.data_received(b"T")
+        assert await one.open_until(HEADER_S)
+        assert one.line.sent == b""
+
+
+@in_virtual_time
+async def test_a_body_that_stops_coming_ends_the_connection_and_one_that_makes_progress_may_take_longer_than_the_deadline():
+    async with connection(sent=HEAD + BODY[:1]) as one:
+        await sleep_until(5.0)
+        one.protocol.data_received(BODY[1:2])
+        assert await one.open_until(5.0 + BODY_S)
+        assert one.gateway.worker.submitted == []
+    async with connection(sent=HEAD) as one:
+        for at in range(0, len(BODY), 15):
+            await asyncio.sleep(BODY_S - 1.0)
+            one.protocol.data_received(BODY[at : at + 15])
+        await asyncio.sleep(1.0)
+        assert one.line.sent.startswith(b"HTTP/1.1 200 ")
+
+
+@in_virtual_time
+async def test_a_waiting_caller_is_not_ended_and_an_answered_one_is_kept_longer_than_headers_may_take():
+    async with connection(sent=HEAD + BODY) as one:
+        assert await one.open_until(KEEP_ALIVE_S)
+        assert one.line.sent.endswith(b"0\r\n\r\n")
+    async with connection(never, HEAD + BODY) as one:
+        await asyncio.sleep(3600.0)
+        assert (one.line.ended, one.gateway.worker.cancelled) == (False, [])
+
+
+@in_virtual_time
+async def test_who_takes_nothing_of_an_answer_is_dropped_and_who_takes_enough_of_it_has_all_time_for_the_rest():
+    async with connection(never, HEAD + BODY) as one:
+        one.clog()
+        await sleep_until(WRITE_S - 1.0)
+        one.unsent_bytes -= 1
+        assert await one.open_until(2 * WRITE_S)
+    async with connection(never, HEAD + BODY) as one:
+        one.clog()
+        await asyncio.sleep(WRITE_S - 1.0)
+        one.protocol.resume_writing()
+        await asyncio.sleep(10 * WRITE_S)
+        assert not one.line.ended
+
+
+@in_virtual_time
+async def test_nothing_goes_to_who_takes_nothing_and_a_keepalive_that_had_to_wait_does_not_come_out_within_a_frame():
+    async with connection(scripted(b"data: a\n\n", None, headers=()), HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY) as one:
+        await sleep_until(1.0)
+        (reply,), sent = one.gateway.worker.replies, bytes(one.line.sent)
+        one.protocol.pause_writing()
+        reply.push(b"data: b\n\n")
+        reply.push(b"data: c\n\n")
+        await sleep_until(2.0)
+        assert one.line.sent == sent
+        one.protocol.resume_writing()
+        await sleep_until(3.0)
+        assert one.line.sent == sent + b"9\r\ndata: b\n\n\r\n9\r\ndata: c\n\n\r\n"
+        one.clog()
+        for _ in range(10):
+            one.unsent_bytes -= 1
+            await asyncio.sleep(WRITE_S - 1.0)
+        one.protocol.resume_writing()
+        for part in (b"data: d", b"d\n\n"):
+            reply.push(part)
+            await asyncio.sleep(1.0)
+        assert one.line.sent.endswith(b"9\r\ndata: c\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: d\r\n3\r\nd\n\n\r\n")
 
 
 def scope(path: str) -> dict[str, Any]:
@@ -32,24 +150,32 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
 
     gateway = FakeGateway()
     gateway.worker.serve = scripted(b"one\n", b"two\n", 1.0, b"three\n", b"four\n")
-    got = await drive(gateway.app(), scope("/api/chat"), _ASKED, slowly)
+    got = await drive(gateway.app(), scope("/api/chat"), BODY, slowly)
     assert (got.chunks, got.complete) == ((b"one\n", b"two\n", b"three\n", b"four\n"), True)
 
 
+@for_each(
+    ("path", "serve", "chunks"),
+    [
+        (  # a frame that was sent in part goes on with its own bytes
+            "/v1/chat/completions",
+            scripted(b"data: a", 38.0, b"\n", 38.0, b"\n", 38.0, b"data: b\n\n", 38.0, headers=()),
+            (b"data: a", b"\n", b"\n", KEEPALIVE, b"data: b\n\n", KEEPALIVE, KEEPALIVE),
+        ),
+        (
+            "/v1/chat/completions",
+            scripted(20.0, b"data: a\n\n", headers=(), after_s=1.0),
+            (b"data: a\n\n",),
+        ),  # the head is a sign of life too
+        ("/api/chat", scripted(b"{}", after_s=600.0), (b"{}",)),  # who does not stream is sent nothing but the answer
+    ],
+)
 @in_virtual_time
-async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
+async def test_keepalives_come_between_frames_only_and_to_streams_only(path, serve, chunks):
     gateway = FakeGateway()
-    gateway.worker.serve = scripted(b"data: a", 38.0, b"\n", 38.0, b"\n", 38.0, b"data: b\n\n", 38.0, headers=())
-    got = await gateway.ask("POST", "/v1/chat/completions", CHAT)
-    assert got.chunks == (b"data: a", b"\n", b"\n", KEEPALIVE, b"data: b\n\n", KEEPALIVE, KEEPALIVE)
-    assert got.complete
-
-
-@in_virtual_time
-async def test_the_head_of_an_answer_is_a_sign_of_life_too():
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(20.0, b"data: a\n\n", headers=(), after_s=1.0)
-    assert (await gateway.ask("POST", "/v1/chat/completions", CHAT)).chunks == (b"data: a\n\n",)
+    gateway.worker.serve = serve
+    got = await gateway.ask("POST", path, {**CHAT, "stream": path != "/api/chat"})
+    assert (got.chunks, got.complete) == (chunks, True)
 
 
 @in_virtual_time
@@ -62,19 +188,12 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
 
     gateway, room = FakeGateway(), asyncio.Event()
     gateway.worker.serve = scripted(b"data: a\n\n", b"data: b", b"b\n\n", 100.0)
-    answering = asyncio.ensure_future(drive(gateway.app(), scope("/v1/chat/completions"), _ASKED, take))
+    answering = asyncio.ensure_future(drive(gateway.app(), scope("/v1/chat/completions"), BODY, take))
     room.set()
     for _ in range(2):
         await asyncio.sleep(45.0)
         room.set()
     assert (await answering).body.startswith(b"data: a\n\ndata: bb\n\n")
-
-
-@in_virtual_time
-async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(b"{}", after_s=600.0)
-    assert (await gateway.ask("POST", "/api/chat", {**CHAT, "stream": False})).chunks == (b"{}",)
 
 
 @for_each(("path", "lead"), [("/api/chat", b""), ("/v1/chat/completions", b"data: "), ("/v1/messages", b"event: error\ndata: ")])
@@ -94,8 +213,7 @@ async def test_an_error_answer_of_the_model_server_after_the_first_keepalive_is_
     keepalive, frame = got.chunks
     error = json.loads(frame.removeprefix(lead))["error"]
     assert (error if isinstance(error, str) else error["message"]) == reason
-    assert b"error" not in keepalive
-    assert (got.status, got.complete) == (200, True)
+    assert (got.status, got.complete, b"error" in keepalive) == (200, True, False)
 
 
 def event(number: int, kind: str, **fields: Any) -> bytes:
@@ -118,44 +236,5 @@ async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_i
     assert [each["sequence_number"] for each in told] == list(range(len(told)))
     assert len({each["response"]["id"] for each in told if "response" in each}) == 1
     assert [kind for kind in kinds if kind != "in_progress"] == ["created", "output_text.delta", "completed"]
-    assert kinds[0] == "created"
-    assert kinds.count("in_progress") > 2
+    assert (kinds[0], kinds.count("in_progress") > 2) == ("created", True)
     assert got.body.endswith(KEEPALIVE)  # nothing is in progress any more
-
-
-@asynccontextmanager
-async def begun() -> AsyncIterator[tuple[Connection, Reply]]:
-    """A stream of which one frame was sent at 1.0; the test goes on with the reply."""
-    async with connection(scripted(b"data: a\n\n", None, headers=()), STREAM) as one:
-        await sleep_until(1.0)
-        (reply,) = one.gateway.worker.replies
-        yield one, reply
-
-
-@in_virtual_time
-async def test_nothing_goes_to_who_takes_nothing():
-    async with begun() as (one, reply):
-        one.protocol.pause_writing()
-        sent = bytes(one.line.sent)
-        reply.push(b"data: b\n\n")
-        reply.push(b"data: c\n\n")
-        await sleep_until(2.0)
-        assert one.line.sent == sent
-        one.protocol.resume_writing()
-        await sleep_until(3.0)
-        assert one.line.sent == sent + b"9\r\ndata: b\n\n\r\n9\r\ndata: c\n\n\r\n"
-
-
-@in_virtual_time
-async def test_a_keepalive_that_had_to_wait_for_the_caller_does_not_come_out_within_a_frame():
-    async with begun() as (one, reply):
-        one.clog()
-        for _ in range(10):
-            one.line.unsent_bytes -= 1
-            await asyncio.sleep(WRITE_S - 1.0)
-        one.protocol.resume_writing()
-        reply.push(b"data: b")
-        await asyncio.sleep(1.0)
-        reply.push(b"b\n\n")
-        await asyncio.sleep(1.0)
-        assert one.line.sent.endswith(b"9\r\ndata: a\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: b\r\n3\r\nb\n\n\r\n")
