@@ -24,8 +24,7 @@ from hearth.errors import ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
-from hearth.jobs.service import Jobs
-from hearth.jobs.tasks import TaskDoor
+from hearth.jobs.service import Jobs, TaskDoor
 from hearth.observability.metrics import Live
 from hearth.observability.records import EventFanout, EventRecords
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from hearth.types import Lane, Priority
 
@@ -27,13 +28,8 @@ class JobState(StrEnum):
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
-class Webhook(StrEnum):
-    """What has become of the message about the end of a job."""
-
-    NONE = "none"
-    WAITING = "waiting"
-    DELIVERED = "delivered"
-    FAILED = "failed"
+WebhookState = Literal["none", "waiting", "delivered", "failed"]
+"""What has become of the message about the end of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ class Job:
     error: str = ""
     status: int | None = None
     content_type: str = ""
-    webhook: Webhook = Webhook.NONE
+    webhook: WebhookState = "none"
     position: int | None = None
     result: bytes | None = None
 
@@ -118,15 +114,6 @@ class StoreLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What earlier processes left: how many jobs wait, the numbers of those that were running, and those that failed for it."""
-
-    queued: int
-    suspects: frozenset[int]
-    failed: tuple[Job, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartConditions:
     """Whether off-peak jobs may start; whether all jobs of batches are such; whether external ones wait on the owner's order."""
 
@@ -150,15 +137,6 @@ class Startable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingLine:
-    """The jobs that wait, of one caller or of all: how many, since when the oldest, and the first of them."""
-
-    count: int
-    oldest_wall_s: float | None
-    first: tuple[Job, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A message about the end of a job that is still to be delivered; `host`: those with one host wait for each other."""
 
@@ -178,21 +156,14 @@ PART_BYTES = 64 * 1024
 """What an uploaded file is cut into, so that any place in it is found without reading the rest."""
 
 
-class Purpose(StrEnum):
-    """What a file is for, in OpenAI's words."""
-
-    BATCH = "batch"
-    BATCH_OUTPUT = "batch_output"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file as its caller sees it."""
+    """A file as its caller sees it; its purpose in OpenAI's words."""
 
     number: int
     file_id: str
     caller: str
-    purpose: Purpose
+    purpose: Literal["batch", "batch_output"]
     filename: str
     size_bytes: int
     created_wall_s: float
@@ -210,32 +181,11 @@ class Page:
     purpose: str | None = None
 
 
-class BatchStatus(StrEnum):
-    """OpenAI's words for where a batch is."""
-
-    VALIDATING = "validating"
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"
-    CANCELLING = "cancelling"
-    COMPLETED = "completed"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-    @property
-    def is_end(self) -> bool:
-        """Nothing changes any more."""
-        return self in (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, BatchStatus.FAILED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a batch cannot be run; `line` counts from 1, None where it is about the whole file."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
+BatchEnd = Literal["completed", "expired", "cancelled", "failed"]
+BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | BatchEnd
+"""OpenAI's words for where a batch is; nothing changes any more once it is one of the ends."""
+Problem = Mapping[str, str | int | None]
+"""Why a batch cannot be run: code, message, and line (from 1) and param, None where it is about the whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +217,8 @@ class Batch:
     idempotency_key: str | None = None
     digest: str = ""
     number: int = 0
-    status: BatchStatus = BatchStatus.VALIDATING
-    ending: BatchStatus | None = None
+    status: BatchStatus = "validating"
+    ending: BatchEnd | None = None
     input_file: int = 0
     output_file: int | None = None
     output_file_id: str | None = None
@@ -312,7 +262,7 @@ class EndedLine:
     job: int | None
     job_id: str
     end: JobEnd | None
-    ending: BatchStatus | None
+    ending: BatchEnd | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,7 @@ T = TypeVar("T")
 
 MIB = 1024 * 1024
 """Bytes; what settings and reports call MiB."""
+DAY_S = 86_400.0
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -11,11 +11,9 @@ import pytest
 
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
-from hearth.job_types import Problem
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from tests.batches.house import HOUR_S, BatchHouse, in_batch_house, jsonl, lines, new_batch
-from tests.storage.conftest import opened
-from tests.storage.house import WALL, StoppedClock
+from tests.storage.house import WALL, StoppedClock, opened
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settings_with
 
@@ -47,7 +45,7 @@ async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_o
         clock.advance(2 * HOUR_S * 24)
         assert (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
         clock.advance(-2 * HOUR_S * 24)
-        await store.batches.settle_validation(batch.number, [Problem(code="empty_file", message="")], 0, None)
+        await store.batches.settle_validation(batch.number, [{"code": "empty_file"}], 0, None)
     clock.advance(later_s)
     async with opened(tmp_path / "hearth.db", clock) as store:
         assert (await store.batches.add(replace(AGAIN, **change), 10)).batch_id == ("batch_1" if same else "batch_2")

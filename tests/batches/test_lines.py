@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.config.settings import Settings
-from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState, Problem
+from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, Problem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
 from tests.batches.house import COMPLETIONS, jsonl, line, new_batch
 from tests.support.cases import for_each
@@ -76,25 +76,25 @@ def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_stre
 )
 def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param):
     problem = checked(jsonl({**GOOD, **changed}))
-    assert isinstance(problem, Problem)
-    assert (problem.code, problem.line, problem.param) == (code, 7, param)
+    assert not isinstance(problem, BatchLine)
+    assert (problem["code"], problem["line"], problem["param"]) == (code, 7, param)
 
 
 @for_each("text", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_no_request(text):
     problem = checked(text)
-    assert isinstance(problem, Problem)
-    assert problem.code == "invalid_json_line"
+    assert not isinstance(problem, BatchLine)
+    assert problem["code"] == "invalid_json_line"
 
 
 def test_a_request_that_is_too_long_and_one_for_a_forbidden_model_are_refused():
     too_long, forbidden = checked(None), checked(jsonl(GOOD), models=("b*",))
-    assert isinstance(too_long, Problem)
-    assert isinstance(forbidden, Problem)
-    assert (too_long.code, forbidden.code) == ("line_too_long", "model_not_allowed")
+    assert not isinstance(too_long, BatchLine)
+    assert not isinstance(forbidden, BatchLine)
+    assert (too_long["code"], forbidden["code"]) == ("line_too_long", "model_not_allowed")
 
 
-def written(end: JobEnd | None, ending: BatchStatus | None = None) -> tuple[bool, dict[str, object], tuple[int, int]]:
+def written(end: JobEnd | None, ending: BatchEnd | None = None) -> tuple[bool, dict[str, object], tuple[int, int]]:
     outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending))
     assert outcome.text.endswith(b"\n")
     assert outcome.text.count(b"\n") == 1
@@ -125,8 +125,8 @@ def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer(
         (None, None, "result_lost"),
         (JobEnd(state=JobState.FAILED, reason="interrupted_by_restart", error="it died"), None, "interrupted_by_restart"),
         (JobEnd(state=JobState.CANCELLED, reason="cancelled"), None, "request_cancelled"),
-        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), BatchStatus.CANCELLED, "batch_cancelled"),
-        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), BatchStatus.EXPIRED, "batch_expired"),
+        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), "cancelled", "batch_cancelled"),
+        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), "expired", "batch_expired"),
         (JobEnd(state=JobState.COMPLETED, status=200, content_type="text/html", result=b"<p>"), None, "invalid_response"),
         (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=b"{"), None, "invalid_response"),
         (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result="{}".encode("utf-16")), None, "invalid_response"),

@@ -13,7 +13,7 @@ from hearth.api.status import Cancellation, cancel_caller
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
-from hearth.job_types import BatchStatus, Page
+from hearth.job_types import Page
 from hearth.jobs.batch_lines import PORTION_BYTES
 from hearth.jobs.batches import GATHER_S, JOBS_AT_ONCE
 from hearth.jobs.service import FORGET_INTERVAL_S
@@ -29,10 +29,10 @@ from tests.worker.house import settings_with
 @in_batch_house()
 async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house):
     accepted = await house.started(jsonl(*lines(10)), metadata={"night": "7"})
-    assert (accepted.status, accepted.total) == (BatchStatus.VALIDATING, 0)
+    assert (accepted.status, accepted.total) == ("validating", 0)
     assert await house.outcome() == ([f"r{number}" for number in range(1, 11)], {})
     batch = await house.batch()
-    assert (batch.status, batch.completed, batch.failed, batch.total, batch.model) == (BatchStatus.COMPLETED, 10, 0, 10, "a:latest")
+    assert (batch.status, batch.completed, batch.failed, batch.total, batch.model) == ("completed", 10, 0, 10, "a:latest")
     assert (batch.error_file_id, batch.metadata) == (None, {"night": "7"})
     (started,) = house.events.of(BatchStarted)
     assert started.requests == 10
@@ -77,7 +77,7 @@ async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_ans
     house.ollama.next_calls(None, CallFault.SERVER_ERROR)
     await house.started(jsonl(*lines(3)))
     assert await house.outcome() == (["r1", "r3"], {"r2": "500"})
-    assert (await house.batch()).status is BatchStatus.COMPLETED
+    assert (await house.batch()).status == "completed"
 
 
 @for_each(
@@ -96,17 +96,17 @@ async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_ans
 async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs(house, content, problems):
     await house.started(content, models=() if b"nowhere" in content else ("a*",))
     batch = await house.ended_batch()
-    assert batch.status is BatchStatus.FAILED
-    assert [(each.line, each.code) for each in batch.problems] == problems
+    assert batch.status == "failed"
+    assert [(each["line"], each["code"]) for each in batch.problems] == problems
     assert (house.ollama.calls, batch.output_file_id, batch.error_file_id) == ([], None, None)
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_requests=110)))
 async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told(house):
     await house.started(jsonl(*lines(111)), "batch_1")
-    assert [each.code for each in (await house.ended_batch("batch_1")).problems] == ["too_many_requests"]
+    assert [each["code"] for each in (await house.ended_batch("batch_1")).problems] == ["too_many_requests"]
     await house.started(b"x\n" * 110, "batch_2")
-    assert [each.line for each in (await house.ended_batch("batch_2")).problems] == list(range(1, 101))
+    assert [each["line"] for each in (await house.ended_batch("batch_2")).problems] == list(range(1, 101))
     await house.started(jsonl(*lines(110)), "batch_3")
     assert (await house.ended_batch("batch_3")).completed == 110
 
@@ -116,14 +116,14 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
     await house.started(jsonl(*lines(200, service_s=10.0)))
     await sleep_until(35.0)
     await house.batches.cancel("batch_1")
-    assert (await house.batch()).status is BatchStatus.CANCELLING
+    assert (await house.batch()).status == "cancelling"
     await house.batches.cancel("batch_1")
     done, codes = await house.outcome()
     assert 1 <= len(done) <= 4
     assert set(codes.values()) == {"batch_cancelled"}
     assert len(done) + len(codes) == 200
     before = await house.batch()
-    assert before.status is BatchStatus.CANCELLED
+    assert before.status == "cancelled"
     assert house.now < 40.0
     await house.batches.cancel("batch_1")
     await asyncio.sleep(20.0)
@@ -133,7 +133,7 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
 @in_batch_house()
 async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(house):
     await house.started(jsonl(*lines(5)), "batch_1")
-    assert (await house.batch("batch_1")).status is BatchStatus.VALIDATING
+    assert (await house.batch("batch_1")).status == "validating"
     assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=1)
     assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=0)
     await house.started(jsonl(*lines(5, service_s=5.0)), "batch_2")
@@ -143,7 +143,7 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was
     assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=5, batches=1)
     assert await house.outcome("batch_1") == ([], {})
     assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
-    assert (await house.ended_batch("batch_3")).status is BatchStatus.COMPLETED
+    assert (await house.ended_batch("batch_3")).status == "completed"
 
 
 @in_batch_house()
@@ -164,7 +164,7 @@ async def test_at_the_end_of_its_window_what_has_not_ended_is_named_in_the_error
     await house.started(jsonl(*lines(700, service_s=10.0)), window_s=60.0)
     done, codes = await house.outcome()
     batch = await house.batch()
-    assert batch.status is BatchStatus.EXPIRED
+    assert batch.status == "expired"
     assert 60.0 <= house.now < 65.0
     assert 1 <= len(done) <= 6
     assert (set(codes.values()), len(done) + len(codes)) == ({"batch_expired"}, 700)
@@ -199,10 +199,10 @@ async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_
         await sleep_until(ends_at)
         left_behind = disk if orderly else disk.copy()
     async with BatchHouse("a", "b", resident=("a",), disk=left_behind) as house:
-        if (await house.batch()).status is not BatchStatus.COMPLETED:
+        if (await house.batch()).status != "completed":
             await house.ended_batch()
         batch = await house.batch()
-        assert (batch.status, batch.completed, batch.failed) == (BatchStatus.COMPLETED, 100, 0)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 100, 0)
         assert [each["custom_id"] for each in await house.content(batch.output_file_id)] == [f"r{number}" for number in range(100)]
 
 
@@ -237,7 +237,7 @@ async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_can
     with pytest.raises(StorageUnavailable):
         await house.batches.create(new_batch(input_file_id=file_id))
     house.disk.silent = False
-    assert (await house.ended_batch()).status is BatchStatus.CANCELLED
+    assert (await house.ended_batch()).status == "cancelled"
     assert house.told_of_batches() == ["cancelled"]
     assert house.ollama.calls == []
 
@@ -251,37 +251,37 @@ async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_
     await asyncio.sleep(1.0)
     house.disk.silent = False
     batch = await house.ended_batch()
-    assert (batch.status, batch.failed) == (BatchStatus.CANCELLED, 2)
+    assert (batch.status, batch.failed) == ("cancelled", 2)
     assert all(call.ended_at is not None for call in house.ollama.calls)
     await asyncio.sleep(100.0)
     assert [event.state for event in house.events.of(JobEnded)] == ["cancelled"] * 2
 
 
-@for_each("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
+@for_each("status", ["in_progress", "failed", "finalizing", "cancelling"])
 @in_batch_house()
 async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(house, status):
     disk, request = house.disk, lines(3)
-    bad = [request[0]] if status is BatchStatus.FAILED else []
+    bad = [request[0]] if status == "failed" else []
     disk.latency_s = 0.5
     await house.started(jsonl(*request, *bad))
-    if status is BatchStatus.FINALIZING:
+    if status == "finalizing":
         await house.on_disk("SELECT 1 FROM batches WHERE status = 'finalizing'")
     else:
         await house.on_disk("SELECT 1 FROM batch_lines")
         await asyncio.sleep(0.6)
-        assert (await house.batch()).status is BatchStatus.VALIDATING
+        assert (await house.batch()).status == "validating"
     before = house.told_of_batches()
     disk.silent = True
     await asyncio.sleep(0.6)
     disk.silent = False
-    assert (await house.batch()).status not in (BatchStatus.VALIDATING, BatchStatus.FINALIZING)
+    assert (await house.batch()).status not in ("validating", "finalizing")
     assert house.told_of_batches() == before
-    if status is BatchStatus.CANCELLING:
+    if status == "cancelling":
         await house.batches.cancel("batch_1")
     batch = await house.ended_batch()
     await asyncio.sleep(30.0)
-    began = [] if status is BatchStatus.FAILED else ["began"]
-    assert house.told_of_batches() == [*began, batch.status.value]
+    began = [] if status == "failed" else ["began"]
+    assert house.told_of_batches() == [*began, batch.status]
 
 
 @in_virtual_time
@@ -373,9 +373,9 @@ async def test_several_batches_share_the_gpu_instead_of_waiting_for_the_first_to
     await sleep_until(20.0)
     await house.started(jsonl(*lines(20)), "batch_2")
     await house.ended_batch("batch_2")
-    assert (await house.batch("batch_1")).status is BatchStatus.IN_PROGRESS
+    assert (await house.batch("batch_1")).status == "in_progress"
     await house.batches.cancel_caller("test")
-    assert (await house.ended_batch("batch_1")).status is BatchStatus.CANCELLED
+    assert (await house.ended_batch("batch_1")).status == "cancelled"
 
 
 @in_batch_house()
@@ -422,7 +422,7 @@ async def test_a_batch_whose_requests_have_all_ended_in_time_is_complete_though_
     await sleep_until(100.0)
     async with BatchHouse("a", resident=("a",), disk=left) as house:
         assert await house.outcome() == (["r1", "r2"], {})
-        assert (await house.batch()).status is BatchStatus.COMPLETED
+        assert (await house.batch()).status == "completed"
 
 
 @for_each("how", ["its process ends", "it is given up", "it is given up while the disk fails"])
@@ -450,6 +450,6 @@ async def test_ended_batches_are_forgotten_after_a_while(house):
     await house.started(jsonl(*lines(1)))
     await house.ended_batch()
     await sleep_until(23 * 3600.0)
-    assert (await house.batch()).status is BatchStatus.COMPLETED
+    assert (await house.batch()).status == "completed"
     await sleep_until(25 * 3600.0)
     assert await house.table_of_batches.find("batch_1") is None

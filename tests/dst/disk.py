@@ -13,7 +13,7 @@ from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger
 from hearth.storage.jobs import JobTable
 from hearth.storage.table import Reader, Table
-from hearth.storage.writer import Failure, Writer, commit_together
+from hearth.storage.writer import Writer, commit_together
 from tests.dst.failing_disk import FailingReader, FailingWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 from tests.storage.house import believed
@@ -75,5 +75,5 @@ class _PostingWriter(SteadyWriter):
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
         (result,) = commit_together(self._disk.connection, [run])
-        if isinstance(result, Failure):
-            raise result.error
+        if isinstance(result, Exception):
+            raise result

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.writer import Failure, Statement, commit_together
+from hearth.storage.writer import Statement, commit_together
 from tests.dst.drawing import More
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 
@@ -96,10 +96,10 @@ class FailingWriter(SteadyWriter):
         try:
             results = self._commit(*(run for run, _ in gathered))[-len(gathered) :]
         except StorageUnavailable as error:
-            results = [Failure(error=StorageUnavailable(error.fault)) for _ in gathered]
+            results = [StorageUnavailable(error.fault) for _ in gathered]
         for result, (_, future) in zip(results, gathered, strict=True):
-            if isinstance(result, Failure) and not future.done():
-                future.set_exception(result.error)
+            if isinstance(result, Exception) and not future.done():
+                future.set_exception(result)
             elif not future.done():
                 future.set_result(result)
 

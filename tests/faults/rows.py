@@ -155,9 +155,9 @@ F-58: each commit takes long -> the loop goes on; everything that waits shares t
 F-59: a task is cancelled in the middle of a statement -> the statement finishes or rolls back as one
   shown in: storage/test_writer
 F-60: the owner copies the live file or looks in with a shell -> a backup is whole, nobody is disturbed
-  shown in: storage/test_store
+  shown in: storage/test_opening
 F-61: very many old rows -> they go in small steps between the work
-  shown in: storage/test_retention, storage/test_writer
+  shown in: storage/test_history, storage/test_writer
 
 # Time
 F-62: the wall clock jumps: an hour, ten years, 1970 -> waits, durations and limits do not notice, announced tasks do; a day's money is not

@@ -22,12 +22,11 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Acceptance, Job
 from hearth.jobs.queue import body_of
-from hearth.jobs.service import Jobs
-from hearth.jobs.tasks import TaskDoor
+from hearth.jobs.service import Jobs, TaskDoor
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import shipped_migrations
 from hearth.storage.table import Reader
-from hearth.storage.writer import Failure, Writer, commit_together
+from hearth.storage.writer import Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
 from tests.storage.house import believed
 from tests.support.fake_ollama import FakeModel
@@ -76,8 +75,8 @@ class Disk:
 def _migrated() -> bytes:
     """An empty database of the newest version; a copy takes a tenth of the time."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for step in shipped_migrations():
-            connection.executescript(step.sql)
+        for _, sql in shipped_migrations():
+            connection.executescript(sql)
         return connection.serialize()
 
 
@@ -105,8 +104,8 @@ class SteadyWriter:
         if self._disk.silent:
             raise StorageUnavailable(StorageFault.IO)
         self._posted.clear()
-        if isinstance(result, Failure):
-            raise result.error
+        if isinstance(result, Exception):
+            raise result
         return cast("T", result)
 
 

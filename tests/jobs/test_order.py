@@ -204,5 +204,5 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
         assert table.queued == len(plain.jobs)
         for caller in (None, "me"):
             line = sorted((each for each in plain.jobs.values() if caller in (None, each.caller)), key=place)
-            shown = await table.waiting(caller, 3)
-            assert ([each.number for each in shown.first], shown.count) == ([each.number for each in line[:3]], len(line))
+            count, _, first = await table.waiting(caller, 3)
+            assert ([each.number for each in first], count) == ([each.number for each in line[:3]], len(line))

@@ -10,7 +10,7 @@ import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import InternalFault, ItemEnded, JobStarted
-from hearth.jobs.tasks import Submitted
+from hearth.jobs.service import Submitted
 from hearth.types import Lane, Priority
 from tests.jobs.house import Disk, JobHouse, in_house, with_jobs
 from tests.support.cases import for_each

@@ -20,7 +20,6 @@ _LATE = (
     "aiohttp",
     "anyio._backends._asyncio",
     "encodings.idna",
-    "hearth.storage.migrations",
     "pydantic.v1",
     "uvicorn.lifespan.off",
     "watchdog.observers",
@@ -60,7 +59,7 @@ async def keep_books(report: Report, *, path: str, first: int, rounds: int) -> i
 
 async def _keep(report: Report, path: Path, first: int, rounds: int) -> int:
     settings, clock = StorageSettings(reserve_mib=0, retention_days=1), SystemClock()
-    store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
+    store = await Store.open(path, settings, clock=clock, events=Telling(report))
     for number in range(first, first + rounds):
         for name in (f"kept-{number}", f"settled-{number}", f"released-{number}"):
             await store.ledger.reserve(name, caller="test", model="claude", reserved_usd=1.0, at_wall_s=clock.wall())

@@ -1,18 +1,25 @@
-"""What the tests of the store share: a clock that stands still, an opened writer, a disk that fails on command."""
+"""What the tests of the store share: a clock that stands still, an opened store or writer, a disk that fails on command, and events."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 from hearth.clock import Clock
+from hearth.config.settings import StorageSettings
+from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
+from hearth.ports import EventSink
 from hearth.storage.database import Database
 from hearth.storage.opening import Connect, connect_writer
-from hearth.storage.retention import DAY_S, Calendar
+from hearth.storage.store import Store
+from hearth.storage.table import Calendar
 from hearth.storage.writer import StorageHealth, Upkeep, Writer
+from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
+from tests.support.recorder import Recorder
 
 WALL = 1_767_571_200.0
 """Monday, 2026-01-05 00:00:00 UTC."""
@@ -39,11 +46,6 @@ class StoppedClock:
 def believed(clock: Clock, *, wall_s: float | None = None, stamp: Callable[[float], None] = lambda wall_s: None) -> Calendar:
     """A clock that was last believed at `wall_s`, now where None, and is in doubt where it is a week ahead."""
     return Calendar(clock=clock, believed_wall_s=clock.wall() if wall_s is None else wall_s, jump_s=7 * DAY_S, stamp=stamp)
-
-
-class NoUpkeep:
-    def step(self, connection: sqlite3.Connection) -> bool:
-        return False
 
 
 class Fuse:
@@ -93,8 +95,33 @@ def disk_error(code: int) -> sqlite3.OperationalError:
     return error
 
 
-def open_database(path: Path, *, connect: Connect = connect_writer, reserve_mib: float = 0.0, busy_timeout_s: float = 0.02) -> Database:
-    return Database.open(path, reserve_mib=reserve_mib, clock=StoppedClock(), busy_timeout_s=busy_timeout_s, connect=connect)
+class Reports:
+    """What a writer says of its health; `well`: the last of it was that."""
+
+    def __init__(self) -> None:
+        self.all: list[StorageHealth] = []
+        self.well = asyncio.Event()
+
+    def __call__(self, health: StorageHealth) -> None:
+        self.all.append(health)
+        (self.well.set if health.fault is None else self.well.clear)()
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: Clock, *, events: EventSink | None = None, connect: Connect = connect_writer) -> AsyncIterator[Store]:
+    """One start and end of the process on a file."""
+    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events or Recorder(), connect=connect)
+    yield store
+    await store.close(5.0)
+
+
+async def written(store: Store) -> None:
+    """Returns when everything posted so far is in the file."""
+    await store.writer.submit(lambda connection: None)
+
+
+def open_database(path: Path, *, connect: Connect = connect_writer, reserve_mib: float = 0.0, **more: Any) -> Database:
+    return Database.open(path, reserve_mib=reserve_mib, clock=StoppedClock(), busy_timeout_s=0.02, connect=connect, **more)
 
 
 @asynccontextmanager
@@ -103,24 +130,16 @@ async def writing(
     *,
     connect: Connect = connect_writer,
     reserve_mib: float = 0.0,
-    upkeep: Upkeep | None = None,
-    listener: Callable[[StorageHealth], None] | None = None,
+    upkeep: Upkeep = lambda connection: False,
+    listener: Callable[[StorageHealth], None] = lambda health: None,
     clock: StoppedClock | None = None,
     capacity: int = 10_000,
     retry_s: float = 30.0,
 ) -> AsyncIterator[Writer]:
     """A writer on a database with the table `note (id, text)`."""
     database = open_database(path, connect=connect, reserve_mib=reserve_mib)
-    connection = database.connection()
-    connection.execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)")
-    writer = Writer(
-        database,
-        clock=clock or StoppedClock(),
-        upkeep=upkeep or NoUpkeep(),
-        listener=listener or (lambda health: None),
-        capacity=capacity,
-        retry_s=retry_s,
-    )
+    database.connection().execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)")
+    writer = Writer(database, clock=clock or StoppedClock(), upkeep=upkeep, listener=listener, capacity=capacity, retry_s=retry_s)
     writer.start()
     try:
         yield writer
@@ -140,9 +159,43 @@ def same_note(number: int) -> Callable[[sqlite3.Connection], int]:
 
 def notes(path: Path) -> list[int]:
     """The numbers that another program sees in the file."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-    try:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return [row[0] for row in connection.execute("SELECT id FROM note ORDER BY id")]
-    finally:
-        connection.close()
+
+
+# Events as the gateway emits them.
+
+_ITEM: dict[str, Any] = {"lane": Lane.EXTERNAL, "model": "llama3.1:8b", "task_type": None}
+_ENDED: dict[str, Any] = _ITEM | {
+    "at": 1000.0,
+    "caller": "webui",
+    "outcome": Outcome.COMPLETED,
+    "reason": "",
+    "attempts": 1,
+    "interrupt_count": 0,
+    "queue_s": 2.5,
+    "swap_s": 1.5,
+    "first_byte_s": 0.5,
+    "backend_s": 7.5,
+    "total_s": 10.0,
+    "prompt_tokens": 12,
+    "output_tokens": 34,
+    "status": 200,
+}
+
+
+def ended(sequence: int, **changes: Any) -> ItemEnded:
+    return ItemEnded(sequence=Sequence(sequence), **_ENDED | {"request_id": RequestId(f"req_{sequence}")} | changes)
+
+
+def queued(sequence: int, **changes: Any) -> ItemQueued:
+    return ItemQueued(sequence=Sequence(sequence), **_ITEM | {"request_id": RequestId(f"req_{sequence}"), "position": 0} | changes)
+
+
+def swapped(at: float = 1000.0) -> SwapCompleted:
+    return SwapCompleted(at=at, from_models=("a:1", "b:2"), to_model="c:3", swap_s=4.0, vram_mib=9000.0, offloaded=True)
+
+
+def swap_failed(at: float = 1000.0) -> SwapFailed:
+    return SwapFailed(at=at, from_models=(), to_model="c:3", swap_s=120.0, reason="swap_timeout", detail="no answer")

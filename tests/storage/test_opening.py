@@ -1,11 +1,13 @@
-"""Which files are opened, which are refused, and what the owner is told."""
+"""Which files are opened, which are refused, and what the owner is told; migrations, copies, and the store as a whole."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -15,72 +17,61 @@ import pytest
 from click.testing import CliRunner
 
 from hearth.cli import main
-from hearth.errors import StorageBusy, StorageRefused
-from hearth.storage.database import Reserve
-from hearth.storage.opening import database_path, refusal, tighten_own_directory
-from tests.storage.house import Fuse, StoppedClock, open_database
+from hearth.config.settings import StorageSettings
+from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
+from hearth.events import InternalFault, StorageFailed, StorageRecovered
+from hearth.storage.database import Reserve, copy_into
+from hearth.storage.opening import connect_writer, create, database_path, refusal, shipped_migrations, tighten_own_directory, version_of
+from hearth.storage.store import Store
+from hearth.storage.writer import StorageHealth
+from tests.storage.house import Fuse, StoppedClock, disk_error, ended, open_database, opened, written
 from tests.support.cases import for_each
+from tests.support.recorder import Recorder
+
+STEPS = shipped_migrations()
 
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def closed_database(path: Path) -> Path:
-    open_database(path).close()
-    return path
-
-
-def test_a_new_database_is_private_to_its_user(tmp_path):
+def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_commit_and_maps_no_memory(tmp_path):
     path = tmp_path / "state" / "hearth" / "hearth.db"
-    database = open_database(path, reserve_mib=1)
-    database.connection().execute("INSERT INTO estimates VALUES ('a', '{}', 0)")
-    assert mode_of(path.parent) == 0o700
-    assert {mode_of(file) for file in path.parent.iterdir()} == {0o600}
-    assert sorted(file.name for file in path.parent.iterdir()) == sorted(
-        ["hearth.db", "hearth.db-shm", "hearth.db-wal", "hearth.db.lock", "hearth.db.reserve"]
-    )
-    database.close()
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.with_name("hearth.db.new").write_bytes(b"half")  # what a first start left when it was killed
+    path.with_name("hearth.db.new-journal").write_bytes(b"half")
+    with closing(open_database(path, reserve_mib=1)) as database:
+        database.connection().execute("INSERT INTO estimates VALUES ('a', '{}', 0)")
+        assert mode_of(path.parent) == 0o700
+        files = {file.name: mode_of(file) for file in path.parent.iterdir()}
+        assert files == dict.fromkeys(["hearth.db", "hearth.db-shm", "hearth.db-wal", "hearth.db.lock", "hearth.db.reserve"], 0o600)
+        pragmas = ("journal_mode", "synchronous", "foreign_keys", "mmap_size")
+        values = [next(map(tuple, database.connection().execute(f"PRAGMA {pragma}")), None) for pragma in pragmas]
+        assert values[:3] == [("wal",), (2,), (1,)]
+        assert values[3] in (None, (0,))
 
 
-@pytest.mark.parametrize(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
+@for_each(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
 def test_only_the_default_directory_is_closed_to_other_users(tmp_path, configured, mode):
-    directory = tmp_path / "state" / "hearth"
-    path = database_path(f"{directory}/hearth.db" if configured else "", {"XDG_STATE_HOME": str(tmp_path / "state")})
+    directory = tmp_path / f"state{configured}" / "hearth"
+    path = database_path(f"{directory}/hearth.db" if configured else "", {"XDG_STATE_HOME": str(directory.parent)})
     directory.mkdir(parents=True)
     directory.chmod(0o755)
     tighten_own_directory(configured, path)
     assert mode_of(directory) == mode
 
 
-def test_the_writing_connection_syncs_every_commit_and_maps_no_memory(tmp_path):
-    database = open_database(tmp_path / "hearth.db")
-    pragmas = ("journal_mode", "synchronous", "foreign_keys", "mmap_size")
-    values = [next(map(tuple, database.connection().execute(f"PRAGMA {pragma}")), None) for pragma in pragmas]
-    assert values[:3] == [("wal",), (2,), (1,)]
-    assert values[3] in (None, (0,))
-    database.close()
-
-
 def test_every_start_begins_a_new_epoch_which_is_dated_by_the_clock(tmp_path):
     for epoch in (1, 2, 3):
-        database = open_database(tmp_path / "hearth.db")
-        assert database.epoch == epoch
-        rows = [tuple(row) for row in database.connection().execute("SELECT epoch, started_wall_s FROM process")]
-        assert rows == [(n, StoppedClock().wall()) for n in range(1, epoch + 1)]
-        database.close()
-
-
-def test_a_second_instance_is_refused_and_told_who_has_the_file(tmp_path):
-    database = open_database(tmp_path / "hearth.db")
-    with pytest.raises(StorageRefused, match=rf"in use by process {os.getpid()}.*storage\.path"):
-        open_database(tmp_path / "hearth.db")
-    database.close()
-    open_database(tmp_path / "hearth.db").close()
+        with closing(open_database(tmp_path / "hearth.db")) as database:
+            assert database.epoch == epoch
+            rows = [tuple(row) for row in database.connection().execute("SELECT epoch, started_wall_s FROM process")]
+            assert rows == [(n, StoppedClock().wall()) for n in range(1, epoch + 1)]
 
 
 def newer(path: Path) -> None:
-    with closing(sqlite3.connect(closed_database(path))) as connection:
+    open_database(path).close()
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 999")
 
 
@@ -89,35 +80,24 @@ def another_programs(path: Path) -> None:
         connection.execute("CREATE TABLE recipe (id)")
 
 
-def no_database(path: Path) -> None:
-    path.write_text("queue: {}\n" * 1000)
-
-
-def cut_off(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def log_without_database(path: Path) -> None:
-    path.with_name(f"{path.name}-wal").write_bytes(b"rows")
-
-
 def damaged_at(page: int) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
-        whole = bytearray(closed_database(path).read_bytes())
+        open_database(path).close()
+        whole = bytearray(path.read_bytes())
         whole[page * 4096 : page * 4096 + 2048] = b"\xa5" * 2048
         path.write_bytes(whole)
 
     return damage
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "says"),
     [
         (newer, r"newer Hearth \(schema 999"),
         (another_programs, "another program"),
-        (no_database, r"not a valid SQLite database.*Restore a backup"),
-        (cut_off, "is empty"),
-        (log_without_database, "is missing, but"),
+        (lambda path: path.write_text("queue: {}\n" * 1000), r"not a valid SQLite database.*Restore a backup"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"rows"), "is missing, but"),
         *((damaged_at(page), r"damaged|not a valid.*Restore a backup") for page in (1, 2, 3, 4)),
     ],
 )
@@ -131,64 +111,60 @@ def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says
     for file in (path, path.with_name(f"{path.name}-wal")):
         file.unlink(missing_ok=True)
     open_database(path).close()  # the lock was let go
+    path.unlink()
 
 
-@pytest.mark.parametrize("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
+@for_each("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
 def test_a_write_ahead_log_that_was_cut_off_loses_only_its_end(tmp_path, lost_bytes):
-    database = open_database(tmp_path / "hearth.db")
-    for number in range(8):
-        database.connection().execute("INSERT INTO estimates VALUES (?, '{}', 0)", (str(number),))
-    copy = tmp_path / "after_power_loss.db"
-    shutil.copy(tmp_path / "hearth.db", copy)
-    wal = (tmp_path / "hearth.db-wal").read_bytes()
-    database.close()
-    (tmp_path / "after_power_loss.db-wal").write_bytes(wal[: max(0, len(wal) - lost_bytes)])
-    reopened = open_database(copy)
-    names = [row[0] for row in reopened.connection().execute("SELECT name FROM estimates ORDER BY name")]
+    whole, copy = tmp_path / f"{lost_bytes}.db", tmp_path / f"{lost_bytes}_after.db"
+    with closing(open_database(whole)) as database:
+        for number in range(8):
+            database.connection().execute("INSERT INTO estimates VALUES (?, '{}', 0)", (str(number),))
+        shutil.copy(whole, copy)
+        wal = whole.with_name(f"{whole.name}-wal").read_bytes()
+    copy.with_name(f"{copy.name}-wal").write_bytes(wal[: max(0, len(wal) - lost_bytes)])
+    with closing(open_database(copy)) as database:
+        names = [row[0] for row in database.connection().execute("SELECT name FROM estimates ORDER BY name")]
     assert names == [str(number) for number in range(len(names))]
     assert len(names) >= 8 - (lost_bytes + 4119) // 4120
-    reopened.close()
 
 
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
+class Network(sqlite3.Connection):
+    """On a file system without a write-ahead log."""
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        return super().execute("SELECT 'delete'" if "journal_mode" in sql else sql, *arguments)
+
+
+def reading(path: Path, _timeout: float) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+
+
+@for_each(
+    ("path", "connect", "says"),
+    [
+        ("file/hearth.db", connect_writer, r"cannot be created: .*storage\.path"),
+        ("hearth.db", reading, "read-only"),
+        ("hearth.db", lambda path, _: sqlite3.connect(path, isolation_level=None, factory=Network), "local disk"),
+        ("locked.db", connect_writer, "locked by another program"),
+        ("used.db", connect_writer, rf"in use by process {os.getpid()}.*storage\.path"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused(tmp_path, path, connect, says):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageRefused, match=r"cannot be created: .*storage\.path"):
-        open_database(tmp_path / "file" / "hearth.db")
-
-
-def test_a_database_that_can_only_be_read_is_refused(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
-
-    def reading(path, timeout):
-        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
-
-    with pytest.raises(StorageRefused, match="read-only"):
-        open_database(path, connect=reading)
-
-
-def test_a_database_locked_by_another_program_is_refused(tmp_path):
-    path = closed_database(tmp_path / "hearth.db")
-    with closing(sqlite3.connect(path)) as shell:
+    for name in ("hearth.db", "locked.db"):
+        open_database(tmp_path / name).close()
+    with closing(sqlite3.connect(tmp_path / "locked.db")) as shell, closing(open_database(tmp_path / "used.db")):
         shell.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StorageRefused, match="locked by another program"):
-            open_database(path)
-
-
-def test_a_file_system_without_write_ahead_log_is_refused(tmp_path):
-    class Network(sqlite3.Connection):
-        def execute(self, sql, *arguments):
-            return super().execute("SELECT 'delete'" if "journal_mode" in sql else sql, *arguments)
-
-    with pytest.raises(StorageRefused, match="local disk"):
-        open_database(tmp_path / "hearth.db", connect=lambda path, timeout: sqlite3.connect(path, isolation_level=None, factory=Network))
+        with pytest.raises(StorageRefused, match=says):
+            open_database(tmp_path / path, connect=connect)
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(tmp_path, after):
     for operation in range(1, 200):
-        fuse = Fuse(after=after)
+        fuse, path = Fuse(after=after), tmp_path / f"{operation}.db"
         fuse.arm(operation)
-        path = tmp_path / f"{operation}.db"
         with suppress(StorageRefused):
             open_database(path, connect=fuse.connect).close()
         open_database(path).close()
@@ -199,9 +175,9 @@ def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(
     assert operation > 10
 
 
-@pytest.mark.parametrize("reserve_mib", [0.0, 1.0])
+@for_each("reserve_mib", [0.0, 1.0])
 def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_refused_without_one(tmp_path, reserve_mib):
-    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    path, fuse = tmp_path / f"{reserve_mib}.db", Fuse(sqlite3.SQLITE_FULL)
     open_database(path, reserve_mib=reserve_mib).close()
     fuse.arm(12)
     with nullcontext() if reserve_mib else pytest.raises(StorageRefused, match="disk is full"):
@@ -210,7 +186,7 @@ def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_refused_without_one
         database.close()
 
 
-@pytest.mark.parametrize(("free_bytes", "held"), [(4 << 20, True), ((4 << 20) - 1, False)])
+@for_each(("free_bytes", "held"), [((4 << 20) - 1, False), (4 << 20, True)])
 def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path, free_bytes, held):
     class OnSmallDisk(Reserve):
         def _free_bytes(self) -> int:
@@ -219,13 +195,6 @@ def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path,
     reserve = OnSmallDisk(tmp_path / "hearth.db", 1.0)
     reserve.restore()
     assert reserve.is_held is held
-
-
-def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):
-    (tmp_path / "hearth.db.new").write_bytes(b"half")
-    (tmp_path / "hearth.db.new-journal").write_bytes(b"half")
-    open_database(tmp_path / "hearth.db").close()
-    assert not (tmp_path / "hearth.db.new").exists()
 
 
 @for_each(
@@ -242,21 +211,6 @@ def test_the_default_place_is_the_state_directory_of_the_user(configured, enviro
     assert database_path(configured, environ) == Path(expected)
 
 
-def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(tmp_path):
-    path = tmp_path / "hearth.db"
-    newer(path)
-    before = path.read_bytes()
-    for database, code, says in ((path, 2, f"Error: {path} was written by a newer Hearth"), (Path("/proc/hearth/x.db"), 2, "storage.path")):
-        result = serve(tmp_path, database)
-        assert (result.exit_code, says in result.stderr, "gateway_started" in result.stdout) == (code, True, False)
-    assert path.read_bytes() == before
-    path.unlink()
-    holder = open_database(path)
-    result = serve(tmp_path, path)
-    holder.close()
-    assert (result.exit_code, f"Error: {path} is in use by process" in result.stderr) == (1, True)
-
-
 @for_each(
     ("code", "kind"),
     [
@@ -267,13 +221,195 @@ def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_t
     ],
 )
 def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, kind):
-    error = sqlite3.OperationalError("no")
-    error.sqlite_errorcode = code
-    assert type(refusal(Path("hearth.db"), error)) is kind
+    assert type(refusal(Path("hearth.db"), disk_error(code))) is kind
 
 
-def serve(home: Path, database: Path) -> Any:
-    config = home / "llm_gateway.yaml"
-    config.write_text(f"storage: {{path: {database}}}\n")
-    environ = {"HOME": str(home), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
-    return CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")
+def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(tmp_path):
+    path, used = tmp_path / "hearth.db", tmp_path / "used.db"
+    newer(path)
+    with closing(open_database(used)):
+        for database, code, says in (
+            (path, 2, f"Error: {path} was written by a newer Hearth"),
+            (Path("/proc/hearth/x.db"), 2, "storage.path"),
+            (used, 1, f"Error: {used} is in use by process"),
+        ):
+            config = tmp_path / "llm_gateway.yaml"
+            config.write_text(f"storage: {{path: {database}}}\n")
+            environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
+            result = CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")
+            assert (result.exit_code, says in result.stderr, "gateway_started" in result.stdout) == (code, True, False)
+
+
+# Migrations: from every version there ever was, each step whole or not at all.
+
+
+def schema(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+def with_step(sql: str) -> dict[str, Any]:
+    return {"migrations": [*STEPS, (f"{len(STEPS) + 1:04}_test", sql)]}
+
+
+@for_each("version", range(1, len(STEPS) + 1))
+def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_path, version):
+    assert STEPS[version - 1][0].startswith(f"{version:04}_")
+    path, fresh = tmp_path / f"{version}.db", tmp_path / "fresh.db"
+    create(path, connect_writer, STEPS[:version])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')")
+    open_database(fresh).close()
+    with closing(open_database(path)) as database:
+        assert (version_of(database.connection()), database.epoch) == (len(STEPS), 8)
+    assert schema(path) == schema(fresh)
+
+
+@for_each("sql", ["CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)", "DROP TABLE swaps; CREATE TABLE process (x)", "NOT SQL"])
+def test_a_step_that_fails_leaves_the_database_as_it_was_and_makes_none(tmp_path, sql):
+    path, new = tmp_path / "hearth.db", tmp_path / "new.db"
+    open_database(path).close()
+    before = schema(path)
+    for each in (path, new):
+        with pytest.raises(StorageRefused, match=r"migration 00\d\d_test failed: .*unchanged"):
+            open_database(each, **with_step(sql))
+    assert (schema(path), new.exists()) == (before, False)
+    open_database(path).close()
+
+
+def test_a_step_that_comes_later_is_applied_once(tmp_path):
+    path = tmp_path / "hearth.db"
+    open_database(path).close()
+    for _ in range(2):
+        open_database(path, **with_step("CREATE TABLE later (id)")).close()
+    assert ("later", "CREATE TABLE later (id)") in schema(path)
+
+
+# The store as a whole: open, back up, close, open again.
+
+
+async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(tmp_path, clock):
+    fuse, events = Fuse(sqlite3.SQLITE_IOERR), Recorder()
+    async with opened(tmp_path / "hearth.db", clock, events=events, connect=fuse.connect) as store:
+        well = {"state": "ok", "waiting_rows": 0, "dropped": 0, "reserve_held": False, "last_fault": None, "clock_in_doubt": False}
+        assert store.shown() == well
+        fuse.arm(1, lasting=True)
+        store.invocations.emit(ended(1))
+        await events.first(StorageFailed)
+        trouble = {"reason": "io_error", "at_wall": clock.wall()}
+        assert store.shown() == well | {"state": "io_error", "waiting_rows": 1, "last_fault": trouble}
+        assert store.trouble() == "io_error"
+        fuse.repair()
+        await written(store)
+        assert store.shown() == well | {"last_fault": trouble}
+        assert store.trouble() == ""
+
+
+FULL = StorageHealth(fault=StorageFault.FULL, detail="no space")
+BAD_BLOCK = StorageHealth(fault=StorageFault.IO, detail="bad block")
+OVERLOADED = StorageHealth(fault=StorageFault.OVERLOADED, detail="too much", dropped=1)
+IS_FULL = StorageFailed(at=1000.0, reason="disk_full", detail="no space")
+
+
+def well(dropped: int) -> StorageHealth:
+    return StorageHealth(dropped=dropped)
+
+
+@for_each(
+    ("healths", "expected"),
+    [
+        (
+            [FULL, FULL, well(3), well(3), FULL, well(5)],
+            [IS_FULL, StorageRecovered(at=1000.0, dropped=3), IS_FULL, StorageRecovered(at=1000.0, dropped=2)],
+        ),
+        ([FULL, BAD_BLOCK], [IS_FULL, StorageFailed(at=1000.0, reason="io_error", detail="bad block")]),
+        (
+            [FULL, OVERLOADED, well(1), OVERLOADED],
+            [IS_FULL, StorageRecovered(at=1000.0, dropped=1), StorageFailed(at=1000.0, reason="overloaded", detail="too much")],
+        ),
+        ([StorageHealth(reserve_held=False)], []),
+        (
+            [StorageHealth(failed=1), StorageHealth(failed=2)],
+            [InternalFault(at=1000.0, where="storage", detail="a row could not be written")],
+        ),
+    ],
+)
+async def test_each_trouble_is_reported_once_and_its_end_with_what_it_cost(tmp_path, healths, expected):
+    events = Recorder()
+    async with opened(tmp_path / "hearth.db", StoppedClock(), events=events) as store:
+        for health in healths:
+            store.report(health)
+    assert events.all == expected
+
+
+async def test_a_backup_of_a_live_store_is_whole_and_private_and_overwrites_nothing(store, tmp_path):
+    for sequence in range(20):
+        store.invocations.emit(ended(sequence))
+    await written(store)
+    target = tmp_path / "backup.db"
+    await store.back_up(target)
+    assert mode_of(target) == 0o600
+    before = target.read_bytes()
+    with pytest.raises(FileExistsError):
+        await store.back_up(target)
+    assert target.read_bytes() == before
+    with closing(open_database(target)) as copy:
+        assert copy.connection().execute("SELECT COUNT(*) FROM invocation_log").fetchone()[0] == 20
+
+
+def test_a_backup_that_fails_leaves_no_half_of_one(tmp_path):
+    connection = sqlite3.connect(":memory:")
+    connection.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        copy_into(connection, tmp_path / "backup.db")
+    assert not (tmp_path / "backup.db").exists()
+
+
+async def test_an_owner_who_looks_in_with_a_shell_disturbs_nobody(store, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "hearth.db")) as shell:
+        shell.execute("BEGIN")
+        for sequence in (1, 2):
+            assert shell.execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (0,)
+            store.invocations.emit(ended(sequence))
+            await written(store)
+    assert len(await store.invocations.find(limit=50)) == 2
+
+
+async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path):
+    (tmp_path / "hearth.db").rename(tmp_path / "elsewhere.db")
+    with pytest.raises(StorageUnavailable) as refused:
+        await store.invocations.find(limit=50)
+    assert refused.value.fault is StorageFault.CANNOT_OPEN
+    (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
+
+
+async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_one_in_progress_is_answered(store):
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> bool:
+        asked.set()
+        return answer.wait(30.0)
+
+    reading = [asyncio.ensure_future(store.reader.read(slow)) for _ in range(2)]
+    await asyncio.to_thread(asked.wait, 30.0)
+    await store.close(5.0)
+    answer.set()
+    assert await reading[0]
+    for late in (reading[1], store.reader.read(slow)):
+        with pytest.raises(StorageUnavailable) as refused:
+            await late
+        assert refused.value.fault is StorageFault.CLOSED
+
+
+@pytest.mark.parametrize("operation", range(1, 60, 4))
+async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(tmp_path, operation):
+    path, settings, fuse = tmp_path / "hearth.db", StorageSettings(reserve_mib=0), Fuse()
+    fuse.arm(operation, lasting=True)
+    opening = Store.open(path, settings, clock=StoppedClock(), events=Recorder(), busy_timeout_s=1.0, connect=fuse.connect)
+    (result,) = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(result, StorageRefused | StorageUnavailable) is bool(fuse.fired)
+    fuse.repair()
+    if isinstance(result, Store):
+        await result.close(5.0)
+    async with opened(path, StoppedClock()):
+        pass

@@ -26,8 +26,7 @@ from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
-from tests.storage.house import WALL, Fuse, StoppedClock
-from tests.storage.samples import ended
+from tests.storage.house import WALL, Fuse, StoppedClock, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, sleep_until

@@ -23,10 +23,10 @@ from hearth.api.request import Body, Request
 from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway
-from hearth.job_types import PART_BYTES, Page, Purpose, StoredFile, StoreLimits
+from hearth.job_types import PART_BYTES, Page, StoredFile, StoreLimits
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import limits_of
-from hearth.types import MIB
+from hearth.types import DAY_S, MIB
 
 MAX_FIELD_BYTES = 4096
 MAX_FIELDS = 16
@@ -130,7 +130,7 @@ def life_s_of(form: FileForm, default_s: float) -> float:
     """For how many seconds the file of a whole form is to be kept. Raises BadRequest for a form that is not as it must be."""
     if form.filename is None:
         raise BadRequest("file: send one, as the part `file` of the form")
-    if form.fields.get("purpose") != Purpose.BATCH.value:
+    if form.fields.get("purpose") != "batch":
         raise BadRequest("purpose: must be batch; no other purpose is supported")
     anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
@@ -142,7 +142,6 @@ def life_s_of(form: FileForm, default_s: float) -> float:
 
 FILES_PATH = "/v1/files"
 _CONTENT_SUFFIX = "/content"
-DAY_S = 86_400.0
 _TOO_LONG = "the file is longer than batches.max_file_mib allows"
 _WRITE_BYTES = 16 * PART_BYTES
 _FORM_BYTES = 64 * 1024
@@ -186,7 +185,7 @@ def file_view(file: StoredFile) -> dict[str, object]:
         "created_at": int(file.created_wall_s),
         "expires_at": None if file.expires_wall_s is None else int(file.expires_wall_s),
         "filename": file.filename,
-        "purpose": file.purpose.value,
+        "purpose": file.purpose,
         "status": "processed",
         "status_details": None,
     }
@@ -201,7 +200,7 @@ async def owned_file(batches: Batches, file_id: str, caller: Identity) -> Stored
 
 
 class FilePages:
-    """The handlers of what is small; each returns what its page shows."""
+    """The handlers; those of what is small return what their page shows."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -222,13 +221,6 @@ class FilePages:
         file = await owned_file(batches, file_id, caller)
         await batches.delete_file(file.number)
         return {"id": file_id, "object": "file", "deleted": True}
-
-
-class FileTransfer:
-    """The handlers of what may be large."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
         """Take a file; answered once it is on the disk.

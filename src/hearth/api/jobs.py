@@ -10,7 +10,7 @@ import json
 import re
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import Query
 from fastapi.responses import JSONResponse, Response
@@ -18,18 +18,18 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Admission, Identity, admission_of, admit, count
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
-from hearth.api.files import DAY_S, batches_of, listing
+from hearth.api.files import batches_of, listing
 from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
-from hearth.job_types import Batch, BatchStatus, Job, JobState, Page, Problem
+from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
 from hearth.jobs.batch_lines import ENDPOINTS
 from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
-from hearth.types import JOB_PREFIX, Priority
+from hearth.types import DAY_S, JOB_PREFIX, Priority
 
 JOBS_PATH = "/llm/jobs"
 MAX_ROWS = 1000
@@ -201,7 +201,7 @@ def _view(jobs: Jobs, record: Job) -> dict[str, object]:
         "endpoint": record.path,
         "lane": record.lane.value,
         "priority": record.priority.name.lower(),
-        "webhook": record.webhook.value,
+        "webhook": record.webhook,
         "position": record.position,
         "estimated_start_s": jobs.estimated_start_s(record),
         "sequence": jobs.runner.sequence_of(record.job_id),
@@ -337,15 +337,16 @@ def window_s_of(text: str) -> float:
 
 def batch_view(batch: Batch) -> dict[str, object]:
     """A batch in OpenAI's words."""
+    problems = [{name: each[name] for name in ("code", "line", "message", "param")} for each in batch.problems]
     return {
         "id": batch.batch_id,
         "object": "batch",
         "endpoint": batch.endpoint,
         "model": batch.model,
-        "errors": {"object": "list", "data": list(map(_problem_view, batch.problems))} if batch.problems else None,
+        "errors": {"object": "list", "data": problems} if problems else None,
         "input_file_id": batch.input_file_id,
         "completion_window": batch.window_text,
-        "status": batch.status.value,
+        "status": batch.status,
         "output_file_id": batch.output_file_id,
         "error_file_id": batch.error_file_id,
         "created_at": int(batch.created_wall_s),
@@ -353,7 +354,7 @@ def batch_view(batch: Batch) -> dict[str, object]:
         "expires_at": int(batch.expires_wall_s),
         "finalizing_at": _second(batch.finalizing_wall_s),
         "cancelling_at": _second(batch.cancelling_wall_s),
-        **{f"{end.value}_at": _second(batch.ended_wall_s) if batch.status is end else None for end in BatchStatus if end.is_end},
+        **{f"{end}_at": _second(batch.ended_wall_s) if batch.status == end else None for end in get_args(BatchEnd)},
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": {
             "input_tokens": batch.prompt_tokens,
@@ -364,10 +365,6 @@ def batch_view(batch: Batch) -> dict[str, object]:
         },
         "metadata": batch.metadata,
     }
-
-
-def _problem_view(problem: Problem) -> dict[str, object]:
-    return {name: getattr(problem, name) for name in ("code", "line", "message", "param")}
 
 
 def _second(wall_s: float | None) -> int | None:

@@ -24,7 +24,7 @@ from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
 from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
-from hearth.api.files import FILES_PATH, FilePages, FileTransfer
+from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import CompletionBody, CompletionPages, Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
 from hearth.api.passthrough import Passthrough, refuse_unserved
@@ -148,7 +148,7 @@ class Routes:
         self._add(path, (method,), large or _handler_of(route), Address(access=access))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
-        inference, passthrough, files = Inference(gateway), Passthrough(gateway), FileTransfer(gateway)
+        inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
         for path, route in INFERENCE_ROUTES.items():
             self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect is not Dialect.OLLAMA))
         self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True))

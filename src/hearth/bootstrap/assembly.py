@@ -32,17 +32,15 @@ from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
-from hearth.jobs.service import Jobs
-from hearth.jobs.tasks import TaskDoor
+from hearth.jobs.service import Jobs, TaskDoor
 from hearth.jobs.webhooks import WebhookSender, is_forbidden
 from hearth.observability.monitors import watch_disk, watch_loop_lag
 from hearth.observability.records import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.storage.opening import Connect, connect_writer, database_path, open_directory, tighten_own_directory
-from hearth.storage.retention import DAY_S
-from hearth.storage.store import StorageReporter, Store
-from hearth.types import SERVICE
+from hearth.storage.store import Store
+from hearth.types import DAY_S, SERVICE
 
 if TYPE_CHECKING:
     from hearth.observability.tracing import OtlpTraces
@@ -238,21 +236,15 @@ async def open_store(
         StorageRefused: the file is not one that may be written; the message says what to do.
         StorageUnavailable: the disk failed right after it was opened.
     """
-    settings, reporter = config.settings, StorageReporter(clock=clock, events=events)
+    settings = config.settings
     path = database_path(settings.storage.path, os.environ)
     tighten_own_directory(settings.storage.path, path)
     # The shortest time for which anything is kept, one day at least.
     shortest_days = min(settings.storage.retention_days, settings.jobs.keep_results_days, settings.batches.keep_files_days)
     store = await Store.open(
-        path, settings.storage, clock=clock, listener=reporter.hear, connect=connect, clock_jump_s=DAY_S * max(1.0, shortest_days)
+        path, settings.storage, clock=clock, events=events, connect=connect, clock_jump_s=DAY_S * max(1.0, shortest_days)
     )
-
-    async def close() -> None:
-        if not await store.close(STORE_CLOSE_TIMEOUT_S):
-            reporter.lost()
-
-    closing.push_async_callback(close)
-    events.subscribe(store.swaps)
+    closing.push_async_callback(store.close, STORE_CLOSE_TIMEOUT_S)
     return store
 
 

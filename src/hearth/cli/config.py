@@ -29,8 +29,8 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
-from hearth.storage.backup import back_up
-from hearth.storage.backup import restore as restore_store
+from hearth.storage.database import back_up
+from hearth.storage.database import restore as restore_store
 from hearth.storage.opening import database_path, open_directory
 from hearth.types import MIB, canonical_model
 

@@ -15,7 +15,7 @@ from hearth.config.settings import Settings
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, check_structure, decode
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
-from hearth.job_types import Batch, BatchLine, BatchStatus, EndedLine, Job, JobEnd, JobState, LineOutcome, Problem
+from hearth.job_types import Batch, BatchEnd, BatchLine, EndedLine, Job, JobEnd, JobState, LineOutcome, Problem
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
@@ -79,7 +79,8 @@ def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Pr
         _check_envelope(value, batch.endpoint)
         body = body_of(batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES)
         model = envelope_of(batch.endpoint, body, settings).model
-        _check_model(batch, model)
+        if not may_use(batch.models, model):
+            return _problem("model_not_allowed", "The key that sent this batch may not use this model.", raw.line, "body.model")
     except _Wrong as wrong:
         code, message, param = wrong.args
     except ModelNotFound as error:
@@ -88,16 +89,15 @@ def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Pr
         code, message, param = "invalid_request", error.message, "body"
     else:
         return BatchLine(line=raw.line, custom_id=str(value["custom_id"]), model=model, start=raw.start, length=raw.length)
-    return Problem(code=code, message=message, line=raw.line, param=param)
+    return _problem(code, message, raw.line, param)
 
 
 class _Wrong(Exception):
     """A line that cannot be run: code, message, and the parameter that is at fault, None for the whole line."""
 
 
-def _check_model(batch: Batch, model: str) -> None:
-    if not may_use(batch.models, model):
-        raise _Wrong("model_not_allowed", "The key that sent this batch may not use this model.", "body.model")
+def _problem(code: str, message: str, line: int | None = None, param: str | None = None) -> Problem:
+    return {"code": code, "message": message, "line": line, "param": param}
 
 
 def _value_of(text: bytes | None) -> Mapping[str, object]:
@@ -133,20 +133,16 @@ def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
         if value.get(name) is None:
             raise _Wrong("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
     custom_id, body = value["custom_id"], value["body"]
-    rules = (
-        (
-            isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID_CHARS and custom_id.isprintable(),
-            ("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} printable characters.", "custom_id"),
+    rules = {
+        ("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} printable characters.", "custom_id"): (
+            isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID_CHARS and custom_id.isprintable()
         ),
-        (value["method"] == "POST", ("invalid_method", "The method must be POST.", "method")),
-        (value["url"] == endpoint, ("invalid_url", f"The url must be the endpoint of the batch, {endpoint}.", "url")),
-        (isinstance(body, dict), ("invalid_request", "The body must be an object.", "body")),
-        (
-            not (isinstance(body, dict) and body.get("stream")),
-            ("invalid_request", "A batch cannot stream; leave stream out.", "body.stream"),
-        ),
-    )
-    for holds, wrong in rules:
+        ("invalid_method", "The method must be POST.", "method"): value["method"] == "POST",
+        ("invalid_url", f"The url must be the endpoint of the batch, {endpoint}.", "url"): value["url"] == endpoint,
+        ("invalid_request", "The body must be an object.", "body"): isinstance(body, dict),
+        ("invalid_request", "A batch cannot stream; leave stream out.", "body.stream"): not (isinstance(body, dict) and body.get("stream")),
+    }
+    for wrong, holds in rules.items():
         if not holds:
             raise _Wrong(*wrong)
 
@@ -201,17 +197,16 @@ class Check:
         self._total += len(found)
         kept = list[BatchLine]()
         for each in found:
-            line = each if isinstance(each, Problem) else await self._known(each)
-            if isinstance(line, Problem):
-                self._problems.append(line)
-            else:
+            line = await self._known(each) if isinstance(each, BatchLine) else each
+            if isinstance(line, BatchLine):
                 kept.append(line)
+            else:
+                self._problems.append(line)
         return kept
 
     async def _known(self, line: BatchLine) -> BatchLine | Problem:
         if line.custom_id in self._seen:
-            says = "The custom_id of this line was used by an earlier one."
-            return Problem(code="duplicate_custom_id", message=says, line=line.line, param="custom_id")
+            return _problem("duplicate_custom_id", "The custom_id of this line was used by an earlier one.", line.line, "custom_id")
         self._seen.add(line.custom_id)
         if line.model not in self._names:
             try:
@@ -220,25 +215,25 @@ class Check:
                 self._names[line.model] = None
         name = self._names[line.model]
         if name is None:
-            return Problem(code="model_not_found", message="This model is not installed.", line=line.line, param="body.model")
+            return _problem("model_not_found", "This model is not installed.", line.line, "body.model")
         return replace(line, model=name)
 
     async def _settle(self) -> None:
         most = self._settings.batches.max_requests
         if self._total > most:
             says = f"A batch may have {most} requests (batches.max_requests); the file has more."
-            self._problems.insert(0, Problem(code="too_many_requests", message=says))
+            self._problems.insert(0, _problem("too_many_requests", says))
         elif self._total == 0:
-            self._problems.append(Problem(code="empty_file", message="The file holds no request."))
+            self._problems.append(_problem("empty_file", "The file holds no request."))
         models = set(self._names.values())
         model = models.pop() if len(models) == 1 else None
         await self._batches.settle_validation(self._batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
 
 
 PORTION_BYTES = 4 * MIB
-_UNDONE: dict[BatchStatus | None, tuple[str, str]] = {
-    BatchStatus.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
-    BatchStatus.CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
+_UNDONE: dict[BatchEnd | None, tuple[str, str]] = {
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed: the batch was cancelled."),
 }
 _CANCELLED_ALONE = ("request_cancelled", "This request was cancelled.")
 _LOST = ("result_lost", "This request was executed, and its answer was deleted before it could be written here.")
@@ -295,7 +290,7 @@ def _count(usage: object, *names: str) -> int:
     return next((value for value in values if isinstance(value, int) and 0 < value < 1 << 40), 0)
 
 
-def undone(line: BatchLine, ending: BatchStatus) -> EndedLine:
+def undone(line: BatchLine, ending: BatchEnd) -> EndedLine:
     """A line that never became a job."""
     job_id, end = new_id(BATCH_JOB_PREFIX), JobEnd(state=JobState.CANCELLED)
     return EndedLine(line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending)

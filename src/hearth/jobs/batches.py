@@ -12,16 +12,16 @@ from contextlib import suppress
 
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, JobEnded
-from hearth.job_types import PART_BYTES, Batch, BatchLine, BatchStatus
+from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine
 from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
-from hearth.jobs.queue import KeysInUse
+from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
-from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs, limits_of
+from hearth.jobs.service import FORGET_INTERVAL_S, Jobs, limits_of
 from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
-from hearth.types import BATCH_JOB_PREFIX, Lane
+from hearth.types import BATCH_JOB_PREFIX, DAY_S, Lane
 
 GATHER_S = 0.2
 """Requests that end within this time are written together."""
@@ -40,14 +40,14 @@ class Batches(HandlingSink):
         self._jobs = jobs
         self._worker, self._runtime = worker, worker.runtime
         self._held = False  # the store had no room for the next request at the last step
-        self._keys = KeysInUse()
+        self._keys = set[tuple[str, str]]()
         self._checks: dict[int, Check] = {}
         self._open: tuple[Batch, ...] = ()
         self._doubtful: dict[int, Batch] = {}
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._given_up: set[int] = set()
-        self._handlers = {JobEnded: self._on_job_ended}
+        self._handlers = {JobEnded: lambda event: self._wake.set() if event.job_id.startswith(BATCH_JOB_PREFIX) else None}
 
     async def create(self, new: Batch) -> Batch:
         """Take a batch, on the disk on return, or the one of its idempotency key. Raises as `Jobs.accept`, and NotFound: no such file."""
@@ -58,7 +58,7 @@ class Batches(HandlingSink):
             raise BadRequest(
                 "batches.window is offpeak, but active hours last all day (scheduling.active_hours), so the batch would never start"
             )
-        with self._keys.use(new.caller, new.idempotency_key):
+        with key_in_use(self._keys, new.caller, new.idempotency_key):
             shared = new.lane is Lane.EXTERNAL and settings.auth.keys
             own = max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
             accepted = await self.store.add(new, settings.batches.max_open, own)
@@ -89,10 +89,6 @@ class Batches(HandlingSink):
         """For the status page; `held`: the store had no room for the next request."""
         left = sum(batch.total - batch.completed - batch.failed for batch in self._open)
         return {"open": len(self._open), "requests_left": left, "held": self._held}
-
-    def _on_job_ended(self, event: JobEnded) -> None:
-        if event.job_id.startswith(BATCH_JOB_PREFIX):
-            self._wake.set()
 
     async def run(self) -> None:
         """Take all batches further until cancelled."""
@@ -133,7 +129,7 @@ class Batches(HandlingSink):
             return False
 
     async def _step(self, batch: Batch) -> bool:
-        if batch.status is BatchStatus.VALIDATING and self._runtime.clock.wall() < batch.expires_wall_s:
+        if batch.status == "validating" and self._runtime.clock.wall() < batch.expires_wall_s:
             return await self._validate(batch)
         if await self._advance(batch):
             return True
@@ -154,14 +150,14 @@ class Batches(HandlingSink):
             return True
         if batch.ending is not None:
             return await self._wind_up(batch, batch.ending)
-        if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed >= batch.total:
-            return await self.store.begin_end(batch.number, BatchStatus.COMPLETED)
+        if batch.status == "in_progress" and batch.completed + batch.failed >= batch.total:
+            return await self.store.begin_end(batch.number, "completed")
         if self._runtime.clock.wall() >= batch.expires_wall_s:
-            return await self.store.begin_end(batch.number, BatchStatus.EXPIRED)
+            return await self.store.begin_end(batch.number, "expired")
         await self._feed(batch)
         return False
 
-    async def _wind_up(self, batch: Batch, ending: BatchStatus) -> bool:
+    async def _wind_up(self, batch: Batch, ending: BatchEnd) -> bool:
         """Have what has not ended end as undone; True while there was something."""
         for job_id in await self.store.unended_jobs(batch.number):
             await self._jobs.cancel_by_id(job_id, caller=None)
@@ -230,7 +226,7 @@ class Batches(HandlingSink):
                 at=self._runtime.clock.monotonic(),
                 batch_id=batch.batch_id,
                 caller=batch.caller,
-                state=batch.status.value,
+                state=batch.status,
                 requests=batch.total,
                 completed=batch.completed,
                 failed=batch.failed,

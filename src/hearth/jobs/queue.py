@@ -26,25 +26,17 @@ JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 _GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))
 
 
-class KeysInUse:
-    """Each key of a caller is in use at most once."""
-
-    def __init__(self) -> None:
-        self._used: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def use(self, caller: str, key: str | None) -> Iterator[None]:
-        """For the time of the block, nobody else may use the key; without one, nothing is in the way. Raises KeyInUse."""
-        if key is None:
-            yield
-            return
-        if (caller, key) in self._used:
-            raise KeyInUse(retry_after_s=RETRY_AFTER_S)
-        self._used.add((caller, key))
-        try:
-            yield
-        finally:
-            self._used.discard((caller, key))
+@contextmanager
+def key_in_use(used: set[tuple[str, str]], caller: str, key: str | None) -> Iterator[None]:
+    """For the time of the block, nobody else may use the caller's key; without one, nothing is in the way. Raises KeyInUse."""
+    own = set() if key is None else {(caller, key)}
+    if used & own:
+        raise KeyInUse(retry_after_s=RETRY_AFTER_S)
+    used |= own
+    try:
+        yield
+    finally:
+        used -= own
 
 
 def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:

@@ -273,14 +273,10 @@ class JobRunner:
             self._cancelled(job)
         return made or (cancelled and is_first)
 
-    def doubtful(self, caller: str | None = None) -> list[Job]:
-        """The jobs of a caller, or of all, of which a cancel was reported as failed, and may have been made."""
-        return [each.job for each in self._cancels.values() if each.doubtful and caller in {None, each.job.caller}]
-
-    async def cancel_doubtful(self) -> None:
-        """Cancel them. Raises StorageUnavailable."""
-        for job in self.doubtful():
-            await self.cancel(job)
+    async def cancel_doubtful(self, caller: str | None = None) -> int:
+        """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may have been made; how many that were."""
+        jobs = [each.job for each in self._cancels.values() if each.doubtful and caller in {None, each.job.caller}]
+        return sum([await self.cancel(job) for job in jobs])
 
     def _cancelled(self, job: Job) -> None:
         """It is on the disk that this job is cancelled."""
@@ -309,13 +305,13 @@ class JobRunner:
 
     async def _recover(self) -> None:
         requeue, most = self._settings.on_restart == "requeue", self._settings.max_attempts
-        left = await self._until_written(lambda: self._store.recover(requeue=requeue, max_attempts=most))
-        self._suspects |= left.suspects
-        for job in left.failed:
+        suspects, failed = await self._until_written(lambda: self._store.recover(requeue=requeue, max_attempts=most))
+        waiting, requeued, now = self._store.queued, len(suspects), self._runtime.clock.monotonic()
+        self._suspects |= suspects
+        for job in failed:
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
-        if left.queued or left.failed:
-            requeued, now = len(left.suspects), self._runtime.clock.monotonic()
-            self._runtime.events.emit(JobsRecovered(at=now, queued=left.queued - requeued, requeued=requeued, failed=len(left.failed)))
+        if waiting or failed:
+            self._runtime.events.emit(JobsRecovered(at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)))
 
     async def _feed(self) -> float:
         """Start what may start; seconds until there may be more though nothing happens."""
@@ -383,19 +379,18 @@ class JobRunner:
 
     async def _perform(self, run: Run) -> None:
         try:
-            await self._attempt(run)
+            try:
+                job = await self._store.start(run.job.number)
+            except StorageUnavailable as error:
+                await self._return(run, Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S), run.job.attempts)
+                return
+            if job is not None and not run.cancelled:
+                await self._attempt(run, job)
         finally:
             del self._runs[run.job.job_id]
             self._wake.set()
 
-    async def _attempt(self, run: Run) -> None:
-        try:
-            job = await self._store.start(run.job.number)
-        except StorageUnavailable as error:
-            await self._return(run, Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S), run.job.attempts)
-            return
-        if job is None or run.cancelled:
-            return
+    async def _attempt(self, run: Run, job: Job) -> None:
         began_at, waited_s = self._runtime.clock.monotonic(), self._runtime.clock.wall() - job.accepted_wall_s
         self._runtime.events.emit(JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s)))
         try:
@@ -406,18 +401,15 @@ class JobRunner:
         finally:
             if run.ticket is not None:
                 self._worker.cancel(run.ticket.sequence)
-        await self._settle(run, came, job.attempts, self._runtime.clock.monotonic() - began_at)
-
-    async def _settle(self, run: Run, came: JobEnd | Again, attempt: int, ran_s: float) -> None:
         if run.cancelled:
             return
         if isinstance(came, Again):
-            await self._return(run, came, attempt)
+            await self._return(run, came, job.attempts)
             return
         if came.state is JobState.COMPLETED:
-            share_s = ran_s / max(1, len(self._runs))  # of which several run at once
+            share_s = (self._runtime.clock.monotonic() - began_at) / max(1, len(self._runs))  # of which several run at once
             self._job_s = share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
-        await self._end(run, came, attempt)
+        await self._end(run, came, job.attempts)
 
     async def _end(self, run: Run, came: JobEnd, attempt: int) -> None:
         if not await self._until_written(lambda: self._store.end(run.job.number, came)):

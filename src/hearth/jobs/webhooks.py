@@ -21,7 +21,7 @@ from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
-from hearth.job_types import Delivery, Webhook
+from hearth.job_types import Delivery
 from hearth.ports import EventSink, HandlingSink, Poster
 from hearth.storage.jobs import JobTable
 from hearth.types import Post
@@ -204,13 +204,13 @@ class WebhookSender(HandlingSink):
     async def _note(self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str) -> None:
         job_id, host, now = delivery.job_id, host_of(delivery.url), self._clock.monotonic()
         if not reason:
-            await self._store.note_delivery(job_id, Webhook.DELIVERED, attempts, None)
+            await self._store.note_delivery(job_id, "delivered", attempts, None)
             self._events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
         elif reason in (NOT_ALLOWED, GONE) or attempts >= settings.max_attempts:
-            await self._store.note_delivery(job_id, Webhook.FAILED, attempts, None)
+            await self._store.note_delivery(job_id, "failed", attempts, None)
             self._events.emit(WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason))
         else:
-            await self._store.note_delivery(job_id, Webhook.WAITING, attempts, self._clock.wall() + pause_s(attempts))
+            await self._store.note_delivery(job_id, "waiting", attempts, self._clock.wall() + pause_s(attempts))
 
 
 def _wait_s(delivery: Delivery, wall_s: float) -> float:

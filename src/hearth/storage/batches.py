@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 
 from hearth.clock import new_id
 from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
-from hearth.job_types import Batch, BatchLine, BatchStatus, EndedLine, JobEnd, JobState, LineOutcome, Page, Problem
+from hearth.job_types import Batch, BatchEnd, BatchLine, EndedLine, JobEnd, JobState, LineOutcome, Page, Problem
 from hearth.storage.files import place_of
 from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.types import Lane, Priority
@@ -50,10 +49,8 @@ _TYPES: Types = {
     "lane": Lane,
     "priority": Priority,
     "models": lambda text: tuple(json.loads(text)),
-    "status": BatchStatus,
-    "ending": BatchStatus,
     "metadata": json.loads,
-    "problems": lambda text: tuple(Problem(**each) for each in json.loads(text)),
+    "problems": lambda text: tuple(json.loads(text)),
 }
 _END_FIELDS = ("state", "reason", "error", "status", "content_type", "result")
 _REPEATED = (
@@ -174,7 +171,7 @@ class BatchTable(Table):
         """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
         return await self.writer.submit(partial(_settle_validation, number, problems, total, model, self.clock.wall()))
 
-    async def begin_end(self, number: int, ending: BatchStatus) -> bool:
+    async def begin_end(self, number: int, ending: BatchEnd) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
         return await self._changed(_SETTLE, ending, self.clock.wall(), number)
 
@@ -251,8 +248,7 @@ def _settle_validation(
     number: int, problems: Sequence[Problem], total: int, model: str | None, now: float, connection: sqlite3.Connection
 ) -> bool:
     if problems:
-        said = json.dumps([asdict(problem) for problem in problems])
-        return connection.execute(_FAIL, (now, said, number)).rowcount == 1
+        return connection.execute(_FAIL, (now, json.dumps(problems), number)).rowcount == 1
     if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
         return False
     output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
@@ -288,8 +284,7 @@ def _ended_lines(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine,
     found, size = list[EndedLine](), 0
     for line, custom_id, job, job_id, ending, state, *rest in connection.execute(_ENDED, (batch,)):
         end = None if state is None else JobEnd(**dict(zip(_END_FIELDS, (JobState(state), *rest), strict=True)))
-        ends_as = None if ending is None else BatchStatus(ending)
-        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=end, ending=ends_as))
+        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=end, ending=ending))
         size += len(rest[-1] or b"")
         if size >= READ_BYTES:
             break

@@ -1,4 +1,4 @@
-"""The database file of one running Hearth: its lock, its reserve, and the only connection that ever writes to it.
+"""The database file of one running Hearth: its lock, its reserve, the only connection that ever writes to it, and copies of it.
 
 `Database.open` runs before the event loop takes requests; afterwards only the writer's thread may touch `connection`, `discard` and
 `reserve`. Never repairs, replaces or empties a file.
@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.opening import (
+    BUSY_TIMEOUT_S,
     Connect,
-    InstanceLock,
-    Migration,
+    Migrations,
+    connect_reader,
     connect_writer,
     create,
     defects,
+    inspect,
+    lock_instance,
     make_durable,
     make_ready,
     prepare_directory,
     refusal,
     require_whole,
     shipped_migrations,
+    sync_directory,
     unavailable,
 )
 from hearth.types import MIB
@@ -71,9 +74,6 @@ class Reserve:
         return disk.f_bavail * disk.f_frsize
 
 
-BUSY_TIMEOUT_S = 5.0
-
-
 class Database:
     """An open database. The `epoch` numbers this start of the process, and in a row says which process wrote it.
 
@@ -87,7 +87,7 @@ class Database:
         self.epoch = 0
         self.believed_wall_s = 0.0
         self._connect = connect
-        self._lock = InstanceLock(path)
+        self._lock = lock_instance(path)
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
 
@@ -100,7 +100,7 @@ class Database:
         clock: Clock,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         connect: Connect = connect_writer,
-        migrations: Sequence[Migration] | None = None,
+        migrations: Migrations | None = None,
     ) -> Database:
         """Open the database, or make it, at the newest schema version. Raises StorageRefused with a message for the owner."""
         path = path.absolute()
@@ -116,7 +116,7 @@ class Database:
             raise
         return database
 
-    def _start(self, migrations: Sequence[Migration], clock: Clock) -> None:
+    def _start(self, migrations: Migrations, clock: Clock) -> None:
         require_whole(self.path)
         try:
             self._prepare(migrations, clock)
@@ -127,7 +127,7 @@ class Database:
             self._prepare(migrations, clock)
         self.reserve.restore()
 
-    def _prepare(self, migrations: Sequence[Migration], clock: Clock) -> None:
+    def _prepare(self, migrations: Migrations, clock: Clock) -> None:
         if not self.path.exists():
             create(self.path, self._connect, migrations)
         self._connection = self._connect(self.path, self.busy_timeout_s)
@@ -147,11 +147,8 @@ class Database:
             in_place = self._identify() == self._identity
         if not in_place:
             raise StorageUnavailable(StorageFault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
-        if self._connection is None:
-            self._connection = self._reopened()
-        return self._connection
-
-    def _reopened(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            return self._connection
         with ExitStack() as on_failure:
             try:
                 connection = self._connect(self.path, self.busy_timeout_s)
@@ -165,7 +162,8 @@ class Database:
             if found:
                 raise StorageUnavailable(StorageFault.CORRUPT, found)
             on_failure.pop_all()
-            return connection
+        self._connection = connection
+        return connection
 
     def make_room(self) -> bool:
         """On a full disk: give up the reserve, and use it to fold the write-ahead log into the database; True where that freed space."""
@@ -188,10 +186,82 @@ class Database:
     def close(self) -> None:
         """Close the file and let go of the lock; nothing else may be called afterwards."""
         self.discard()
-        self._lock.release()
+        os.close(self._lock)
 
 
 def _abandon(connection: sqlite3.Connection | None) -> None:
     if connection is not None:
         with suppress(sqlite3.Error):
             connection.close()
+
+
+def copy_into(connection: sqlite3.Connection, target: Path) -> None:
+    """Write a compact copy, as of now, to a file that does not exist yet (0600), through a reading connection.
+
+    Raises OSError where the file exists or cannot be made, sqlite3.Error where the copy failed: nothing is left of it.
+    """
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        connection.execute("PRAGMA query_only = OFF")
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def back_up(path: Path, target: Path) -> None:
+    """Write what the database holds now to `target` (0600), replaced as a whole or not at all. Raises StorageRefused."""
+    draft = target.with_name(target.name + ".new")
+    _copy(path, draft)
+    draft.replace(target)
+    sync_directory(target.absolute().parent)
+
+
+def restore(copy: Path, path: Path) -> Path | None:
+    """Put a copy in the place of the database; returns where the former one is now.
+
+    Raises:
+        StorageBusy: a gateway runs on it.
+        StorageRefused: the copy is damaged, of another program or of a newer Hearth, or the disk is at fault. The database is unchanged.
+    """
+    prepare_directory(path)
+    lock = lock_instance(path)
+    try:
+        draft = path.with_name(path.name + ".new")
+        _copy(copy, draft)
+        former = _move_aside(path)
+        draft.replace(path)
+        sync_directory(path.absolute().parent)
+    finally:
+        os.close(lock)
+    return former
+
+
+def _copy(path: Path, draft: Path) -> None:
+    draft.unlink(missing_ok=True)
+    if not path.is_file():
+        raise StorageRefused(f"there is no file {path}")
+    try:
+        with closing(connect_reader(path, BUSY_TIMEOUT_S)) as connection:
+            inspect(path, connection, len(shipped_migrations()))
+            copy_into(connection, draft)
+        with draft.open("rb") as copied:
+            os.fsync(copied.fileno())
+    except sqlite3.Error as error:
+        raise refusal(path, error) from error
+    except OSError as error:
+        raise StorageRefused(f"{draft} cannot be written: {error.strerror or error}") from error
+
+
+def _move_aside(path: Path) -> Path | None:
+    """First the database, then its log: between the two a start is refused (`require_whole`), so that neither is taken for a whole one."""
+    if not path.exists():
+        return None
+    numbers = (f".{number}" if number else "" for number in range(1000))
+    aside = next(each for each in (path.with_name(f"{path.name}.before-restore{number}") for number in numbers) if not each.exists())
+    path.rename(aside)
+    log = path.with_name(path.name + "-wal")
+    if log.exists():
+        log.rename(aside.with_name(aside.name + "-wal"))
+    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+    return aside

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from hearth.errors import BadRequest, NotFound, QueueFull
-from hearth.job_types import PART_BYTES, Page, Purpose, StoredFile
-from hearth.storage.table import Table, record
+from hearth.job_types import PART_BYTES, Page, StoredFile
+from hearth.storage.table import Table
 
 _QUEUED = "SELECT TOTAL(queued) FROM temp.job_totals"
 _KEPT = (
@@ -139,7 +139,7 @@ _FORGET = "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_
 
 def file_of(row: sqlite3.Row) -> StoredFile:
     """A row of the columns above."""
-    return record(StoredFile, row, {"purpose": Purpose})
+    return StoredFile(**dict(row))
 
 
 class FileTable(Table):

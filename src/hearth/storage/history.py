@@ -1,6 +1,7 @@
-"""The log of ended requests and swaps, documents by name, and the ledger of what was spent.
+"""The history: a row for every request and swap that ended, what was learned, what was spent, and the hours that all of it adds up to.
 
-A reservation is on the disk before the call that it pays for may start, and ends exactly once: settled or released.
+The writer calls `keeping` when it has nothing better to do: it adds rows up and forgets what is old or too much, a little at a time, so
+that no start or idle moment meets hours of deleting. What is not added up yet is read from the log itself.
 """
 
 from __future__ import annotations
@@ -8,20 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
+from typing import Any
 
 from hearth.admission.limits import HOUR_S
+from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
 from hearth.ports import HandlingSink
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
-from hearth.storage.table import Table, Types, record
-from hearth.storage.usage import SWAPPED, USED, usage_shown
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, Lane, LoggedSwap, Outcome
+from hearth.storage.table import Calendar, Table, Types, record
+from hearth.storage.writer import Upkeep
+from hearth.types import BATCH_JOB_PREFIX, DAY_S, JOB_PREFIX, MIB, EndedCount, Invocation, Lane, LoggedSwap, Outcome
+
+# Requests and swaps.
 
 NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
@@ -59,17 +66,61 @@ _ADMISSIONS = (
 )
 """A job has a row for each start, a batch for each request, and each was admitted once, as was an upload (internal callers' too, whom no
 limit holds). No request of a caller goes by such an id (`api.request`)."""
+_INSERT_SWAP = (
+    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (epoch, number) DO NOTHING"
+)
+_SELECT_SWAPS = (
+    "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
+    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
+)
+_TYPES_OF_SWAPS: Types = {"from_models": lambda text: tuple(json.loads(text)), "offloaded": bool, "failed": bool}
+
+WAIT_BOUNDS_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
+"""The last range has no upper end: a percentile in it is taken to be below 2 h."""
+ROWS_PER_STEP = 500
+
+_WAITS = tuple(f"w{number}" for number in range(len(WAIT_BOUNDS_S) - 1))
+_SUMS = ("requests", "failed", "prompt_tokens", "output_tokens", "backend_s", *_WAITS)
+_ADDED = {*_SUMS, "swaps", "swap_s"}
+_RANGES = tuple(pairwise(WAIT_BOUNDS_S))
+_IN_RANGE = ", ".join(f"SUM(queue_s >= {low}{f' AND queue_s < {high}' if high != WAIT_BOUNDS_S[-1] else ''})" for low, high in _RANGES)
+_MARK = "COALESCE((SELECT invocation_id FROM usage_mark WHERE invocation_id <= (SELECT MAX(id) FROM invocation_log)), 0)"
+"""Ids begin anew once all rows have been deleted."""
+_OF_LOG = (
+    "SELECT CAST(ended_wall_s / 3600 AS INTEGER) AS hour, caller, COALESCE(model, '') AS model, COUNT(*) AS requests, "  # noqa: S608 - our names
+    "SUM(outcome IN ('failed', 'expired')) AS failed, SUM(COALESCE(prompt_tokens, 0)), SUM(COALESCE(output_tokens, 0)), "
+    f"SUM(COALESCE(backend_s, 0.0)), {_IN_RANGE} FROM invocation_log WHERE id > {_MARK}"
+)
+_NEXT = f"SELECT COUNT(*), MAX(id) FROM (SELECT id FROM invocation_log WHERE id > {_MARK} ORDER BY id LIMIT {ROWS_PER_STEP})"  # noqa: S608
+_ROLL_UP = (
+    f"INSERT INTO usage_hours {_OF_LOG} AND id <= ? GROUP BY 1, 2, 3 ON CONFLICT (hour, caller, model) "
+    f"DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMS)}"
+)
+_USED = (
+    f"WITH used AS (SELECT * FROM usage_hours WHERE hour > :last - :hours UNION ALL {_OF_LOG} "  # noqa: S608 - our names
+    "AND +ended_wall_s >= (:last - :hours + 1) * 3600 GROUP BY 1, 2, 3) "
+    f"SELECT (:last - hour) / :width AS age, caller, model, {', '.join(f'SUM({name}) AS {name}' for name in _SUMS)} FROM used "
+    "WHERE hour <= :last AND (:caller IS NULL OR caller = :caller) GROUP BY 1, 2, 3"
+)
+_SWAPPED = (
+    "SELECT (:last - CAST(ended_wall_s / 3600 AS INTEGER)) / :width AS age, to_model AS model, COUNT(*) AS swaps, SUM(swap_s) AS swap_s "
+    "FROM swaps WHERE NOT failed AND ended_wall_s >= (:last - :hours + 1) * 3600 AND ended_wall_s < (:last + 1) * 3600 GROUP BY 1, 2"
+)
+_FORGET_HOUR = "DELETE FROM usage_hours WHERE hour = (SELECT MIN(hour) FROM usage_hours) AND hour < ?"
 
 
 @dataclass(kw_only=True, eq=False)
 class InvocationLog(Table, HandlingSink):
-    """Writes a row for every item that ends, and answers questions about them. Its methods raise StorageUnavailable."""
+    """Writes a row for every item and swap that ends, and answers questions about them. Its methods raise StorageUnavailable."""
 
     _under_way: dict[int, ItemQueued] = field(default_factory=dict)
     """External items that have not ended and have no row in `admissions`."""
+    _swaps: int = 0
 
     def __post_init__(self) -> None:
-        self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
+        swaps = dict.fromkeys((SwapCompleted, SwapFailed), self._on_swap)
+        self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended, **swaps}
 
     def _on_queued(self, event: ItemQueued) -> None:
         if event.lane is Lane.EXTERNAL:
@@ -77,10 +128,19 @@ class InvocationLog(Table, HandlingSink):
 
     def _on_ended(self, event: ItemEnded) -> None:
         self._under_way.pop(event.sequence, None)
-        ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
+        ended_wall_s = self._wall_s(event.at)
         row = {name: storable(value) if isinstance(value, str) and not value.isascii() else value for name, value in vars(event).items()}
         row |= {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
+
+    def _on_swap(self, event: SwapCompleted | SwapFailed) -> None:
+        self._swaps += 1
+        ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
+        row = (self.epoch, self._swaps, self._wall_s(event.at), json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
+        self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
+
+    def _wall_s(self, at: float) -> float:
+        return self.clock.wall() - (self.clock.monotonic() - at)
 
     async def run(self) -> None:
         """Note who has been asking for longer than `NOTE_INTERVAL_S`, until cancelled."""
@@ -91,17 +151,16 @@ class InvocationLog(Table, HandlingSink):
 
     def note_admissions(self) -> None:
         """Have a row written for each external item that has not ended and has none."""
-        wall_s = self.clock.wall()
-        shift_s = wall_s - self.clock.monotonic()
         rows = [
-            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), item.at + shift_s)
+            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), self._wall_s(item.at))
             for item in self._under_way.values()
         ]
         self._under_way.clear()
+        before = self.clock.wall() - HOUR_S
 
         def note(connection: sqlite3.Connection) -> None:
             connection.executemany(_NOTE, rows)
-            connection.execute(_FORGET, (wall_s - HOUR_S,))
+            connection.execute(_FORGET, (before,))
 
         self.writer.post(note)
 
@@ -129,10 +188,22 @@ class InvocationLog(Table, HandlingSink):
         return await self._select(lambda row: record(LoggedSwap, row, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
 
     async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
-        """As JSON: what one caller, or all, used in the `hours` up to and with `last_hour` (since 1970); swaps are always those of all."""
+        """As JSON: what one caller, or all, used in the `hours` up to and with `last_hour` (since 1970); swaps are always those of all.
+
+        Oldest bucket first, callers and models by their requests.
+        """
         asked = {"last": last_hour, "hours": hours, "width": width_hours, "caller": caller}
-        used, swapped = await self._select(dict, USED, asked), await self._select(dict, SWAPPED, asked)
-        return usage_shown(used, swapped, last_hour=last_hour, hours=hours, width_hours=width_hours)
+        used: list[dict[str, Any]] = list(await self._select(dict, _USED, asked))
+        rows = used + list(await self._select(dict, _SWAPPED, asked))
+        buckets, models, callers = _added(rows, "age"), _added(rows, "model"), _added(used, "caller")
+        ages = range(hours // width_hours - 1, -1, -1)
+        starts = {age: (last_hour + 1 - (age + 1) * width_hours) * HOUR_S for age in ages}
+        return {
+            "total": _sums_shown(_summed(rows)),
+            "buckets": [{"start_wall_s": starts[age], **_sums_shown(buckets.get(age, Counter()))} for age in ages],
+            "callers": [{"caller": name, **_sums_shown(each)} for name, each in callers.items()],
+            "models": [{"model": name or None, **_sums_shown(each)} for name, each in models.items()],
+        }
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
@@ -143,33 +214,123 @@ class InvocationLog(Table, HandlingSink):
         return await self._select(lambda row: (row[0], row[1]), _ADMISSIONS, {"since": wall_s, "lane": Lane.EXTERNAL})
 
 
-_INSERT_SWAP = (
-    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (epoch, number) DO NOTHING"
+def _summed(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    sums = Counter[str]()
+    for row in rows:
+        for name in row.keys() & _ADDED:
+            sums[name] += row[name]
+    return sums
+
+
+def _added(rows: Iterable[Mapping[str, Any]], key: str) -> dict[Any, Counter[str]]:
+    """The sums of the rows of each value of a column, most requests first."""
+    found: dict[object, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    added = {value: _summed(each) for value, each in found.items()}
+    return dict(sorted(added.items(), key=lambda pair: -pair[1]["requests"]))
+
+
+def _sums_shown(sums: Counter[str]) -> dict[str, object]:
+    """As JSON has it; the share of swaps is that of the time in which the GPU worked or loaded."""
+    worked_s = sums["backend_s"] + sums["swap_s"]
+    return {
+        **{name: int(sums[name]) for name in ("requests", "failed", "prompt_tokens", "output_tokens", "swaps")},
+        **{name: round(float(sums[name]), 1) for name in ("backend_s", "swap_s")},
+        "wait_p50_s": _wait_s(sums, 0.5),
+        "wait_p95_s": _wait_s(sums, 0.95),
+        "swap_share": round(sums["swap_s"] / worked_s, 3) if worked_s else None,
+    }
+
+
+def _wait_s(sums: Counter[str], share: float) -> float | None:
+    """The wait that this share of the requests did not exceed, interpolated in its range; None without requests."""
+    left = share * sum(sums[name] for name in _WAITS)
+    if not left:
+        return None
+    for name, (low, high) in zip(_WAITS, _RANGES, strict=True):
+        if left <= sums[name]:
+            return round(low + (high - low) * left / sums[name], 2)
+        left -= sums[name]
+    return WAIT_BOUNDS_S[-1]
+
+
+def roll_up(connection: sqlite3.Connection) -> bool:
+    """Add the next rows of the log up, in a transaction of the caller's; False where they are too few to be worth it."""
+    count, last = connection.execute(_NEXT).fetchone()
+    if count < ROWS_PER_STEP:
+        return False
+    connection.execute(_ROLL_UP, (last,))
+    connection.execute("UPDATE usage_mark SET invocation_id = ?", (last,))
+    return True
+
+
+MONEY_S = 3 * DAY_S
+"""What was spent is kept for at least this long: the budget of the day is read from it."""
+PAGES_PER_STEP = 256
+SLACK_PAGES = 1024
+"""Free pages that the file keeps for the rows to come; giving all of them back would be to ask for them again at once."""
+_AGED = (
+    "DELETE FROM invocation_log WHERE id IN (SELECT id FROM invocation_log WHERE ended_wall_s < :before ORDER BY ended_wall_s LIMIT :rows)",
+    "DELETE FROM swaps WHERE id IN (SELECT id FROM swaps WHERE ended_wall_s < :before ORDER BY ended_wall_s LIMIT :rows)",
+    "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE reserved_wall_s < :day_before AND state <> 'reserved' LIMIT :rows)",
 )
-_SELECT_SWAPS = (
-    "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
-    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
-)
-_TYPES_OF_SWAPS: Types = {"from_models": lambda text: tuple(json.loads(text)), "offloaded": bool, "failed": bool}
+_OLDEST = "DELETE FROM invocation_log WHERE id IN (SELECT id FROM invocation_log ORDER BY id LIMIT :rows)"
 
 
-@dataclass(kw_only=True, eq=False)
-class SwapLog(Table, HandlingSink):
-    """Writes a row for every swap that ends."""
+def keeping(*, retention_days: float, max_mib: float, clock: Clock, calendar: Calendar) -> Upkeep:
+    """Rows older than `retention_days` go; then the oldest of the log, for as long as the data exceeds `max_mib`.
 
-    _number: int = 0
+    Reservations that are still open are never forgotten, and nothing for its age while the wall clock is in doubt.
+    """
+    retention_s = retention_days * DAY_S
 
-    def __post_init__(self) -> None:
-        self._handlers = {SwapCompleted: self._on_ended, SwapFailed: self._on_ended}
+    def step(connection: sqlite3.Connection) -> bool:
+        connection.execute("BEGIN")
+        with connection:  # commits, or takes back what failed
+            if roll_up(connection):  # first: what is deleted has been counted
+                return True
+        now = clock.wall()
+        aged = {"before": now - retention_s, "day_before": now - max(retention_s, MONEY_S), "rows": ROWS_PER_STEP}
+        if calendar.may_delete():
+            if any(_delete(connection, statement, aged) for statement in _AGED):
+                return True
+            if connection.execute(_FORGET_HOUR, (int(aged["before"] / HOUR_S),)).rowcount:
+                return True
+        return (_used_bytes(connection) > max_mib * MIB and _delete(connection, _OLDEST, aged)) or _give_back(connection)
 
-    def _on_ended(self, event: SwapCompleted | SwapFailed) -> None:
-        self._number += 1
-        ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
-        ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
-        row = (self.epoch, self._number, ended_wall_s, json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
-        self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
+    return step
 
+
+def _delete(connection: sqlite3.Connection, statement: str, parameters: dict[str, float]) -> bool:
+    failpoints.reach("storage.retention.before_delete")
+    deleted = connection.execute(statement, parameters).rowcount
+    if deleted:
+        failpoints.reach("storage.retention.after_delete")
+    return deleted > 0
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    """What jobs and files keep has a limit of its own, and must not push out the log."""
+    pages = _number(connection, "page_count") - _number(connection, "freelist_count")
+    kept = int(connection.execute("SELECT (SELECT TOTAL(bytes) FROM jobs) + (SELECT TOTAL(bytes) FROM files)").fetchone()[0])
+    return pages * _number(connection, "page_size") - kept
+
+
+def _give_back(connection: sqlite3.Connection) -> bool:
+    """The vacuum runs as a script: it yields one empty row per page, and `execute` would stop after the first."""
+    free = _number(connection, "freelist_count")
+    if free <= SLACK_PAGES:
+        return False
+    connection.executescript(f"PRAGMA incremental_vacuum({min(PAGES_PER_STEP, free - SLACK_PAGES)})")
+    return _number(connection, "freelist_count") < free
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+# What was learned, and what was spent.
 
 _SAVE = (
     "INSERT INTO estimates (name, document, saved_wall_s) VALUES (?, ?, ?) "

@@ -22,12 +22,10 @@ from hearth.job_types import (
     Job,
     JobEnd,
     JobState,
-    Recovered,
     Startable,
     StartConditions,
     StoreLimits,
-    WaitingLine,
-    Webhook,
+    WebhookState,
 )
 from hearth.storage.files import kept, queued
 from hearth.storage.opening import storable
@@ -45,7 +43,7 @@ _COLUMNS = (
     "number, id AS job_id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, "
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
-_TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool, "webhook": Webhook}
+_TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool}
 _PLACE = "lane DESC, CASE lane WHEN 'internal' THEN priority END, number"
 """The order of waiting jobs: internal before external; then the priority, which external work has none of."""
 _POSITION = (
@@ -245,8 +243,12 @@ class JobTable(Table):
         values = {"uncounted": int(not counted), "not_before": not_before_wall_s, "number": number, "epoch": self.epoch}
         return await self._change("jobs.put_back", _PUT_BACK, values)
 
-    async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
-        """Settle what dead processes left running: it waits again, or fails after `max_attempts`, or if it was sent and not `requeue`."""
+    async def recover(self, *, requeue: bool, max_attempts: int) -> tuple[frozenset[int], tuple[Job, ...]]:
+        """Settle what dead processes left running: it waits again, or fails after `max_attempts`, or if it was sent and not `requeue`.
+
+        Returns:
+            The numbers of those that wait again, and the jobs that failed.
+        """
         return await self._write("jobs.recover", partial(_recover, self.epoch, self.clock.wall(), requeue, max_attempts))
 
     async def cancel(self, job_id: str) -> bool:
@@ -268,24 +270,16 @@ class JobTable(Table):
         positions: bool = False,
     ) -> tuple[Job, ...]:
         """The jobs that match, the latest accepted first, without results. `unended`: only those that wait or run."""
-        values = {
-            "caller": caller,
-            "state": state,
-            "unended": unended,
-            "task_type": task_type,
-            "limit": max(0, limit),
-            "positions": positions,
-        }
+        values = {"caller": caller, "state": state, "unended": unended, "task_type": task_type, "limit": limit, "positions": positions}
         return await self._select(job_of, _LIST, values)
 
-    async def waiting(self, caller: str | None, limit: int) -> WaitingLine:
-        """The jobs of a caller (None: of all) that wait, the first `limit` of them with their positions."""
+    async def waiting(self, caller: str | None, limit: int) -> tuple[int, float | None, tuple[Job, ...]]:
+        """The jobs of a caller (None: of all) that wait: how many, since when the oldest, the first `limit` with their positions."""
         values = {"caller": caller, "limit": limit}
 
-        def read(connection: sqlite3.Connection) -> WaitingLine:
+        def read(connection: sqlite3.Connection) -> tuple[int, float | None, tuple[Job, ...]]:
             count, oldest_wall_s = connection.execute(_COUNT_WAITING, values).fetchone()
-            first = tuple(map(job_of, connection.execute(_FIRST_WAITING, values)))
-            return WaitingLine(count=count, oldest_wall_s=oldest_wall_s, first=first)
+            return count, oldest_wall_s, tuple(map(job_of, connection.execute(_FIRST_WAITING, values)))
 
         return await self.reader.read(read)
 
@@ -307,8 +301,8 @@ class JobTable(Table):
 
         return await self.reader.read(read)
 
-    async def note_delivery(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
-        """Note what came of an attempt; WAITING has another one at `due_wall_s`. False where nothing was to be delivered."""
+    async def note_delivery(self, job_id: str, webhook: WebhookState, attempts: int, due_wall_s: float | None) -> bool:
+        """Note what came of an attempt; `waiting` has another one at `due_wall_s`. False where nothing was to be delivered."""
         values = {"webhook": webhook, "attempts": attempts, "due": due_wall_s, "id": job_id}
         return await self._update("jobs.webhook", _NOTE_DELIVERY, values)
 
@@ -374,7 +368,7 @@ def _recover(
     requeue: bool,  # noqa: FBT001
     max_attempts: int,
     connection: sqlite3.Connection,
-) -> tuple[Recovered, int]:
+) -> tuple[tuple[frozenset[int], tuple[Job, ...]], int]:
     suspects, failed = set[int](), list[Job]()
     for number, attempts, dispatched in connection.execute(_ORPHANS, (epoch,)).fetchall():
         if attempts >= max_attempts or (dispatched and not requeue):
@@ -383,5 +377,4 @@ def _recover(
         else:
             connection.execute(_REQUEUE, (number,))
             suspects.add(number)
-    waiting = queued(connection)
-    return Recovered(queued=waiting, suspects=frozenset(suspects), failed=tuple(failed)), waiting
+    return (frozenset(suspects), tuple(failed)), queued(connection)

@@ -9,7 +9,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -55,23 +54,14 @@ def unavailable(error: sqlite3.Error) -> StorageUnavailable:
     return StorageUnavailable(fault_of(error) or StorageFault.IO, str(error), needs_space=needs_space)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One step: SQL that brings version `number` - 1 to `number`."""
-
-    number: int
-    name: str
-    sql: str
+Migrations = Sequence[tuple[str, str]]
+"""Name and SQL of each step; the first brings an empty database to version 1."""
 
 
-def shipped_migrations() -> tuple[Migration, ...]:
-    """The steps that come with Hearth (`migrations/NNNN_name.sql`), in order."""
-    folder = files("hearth.storage.migrations")
-    sources = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return tuple(
-        Migration(number=int(entry.name[:4]), name=entry.name.removesuffix(".sql"), sql=entry.read_text(encoding="utf-8"))
-        for entry in sources
-    )
+def shipped_migrations() -> Migrations:
+    """The steps that come with Hearth (`migrations/NNNN_name.sql`), in order. A file that was released is never edited."""
+    steps = sorted((files("hearth.storage") / "migrations").iterdir(), key=lambda step: step.name)
+    return [(step.name.removesuffix(".sql"), step.read_text(encoding="utf-8")) for step in steps if step.name.endswith(".sql")]
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -79,18 +69,19 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+def migrate(connection: sqlite3.Connection, migrations: Migrations) -> None:
     """Apply the steps that are missing, each in a transaction of its own; raises StorageRefused where a step, not the disk, is at fault."""
-    for step in migrations[version_of(connection) :]:
+    done = version_of(connection)
+    for number, (name, sql) in enumerate(migrations[done:], done + 1):
         failpoints.reach("storage.migrate.before_step")
         try:
-            connection.executescript(f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version = {step.number};\nCOMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE;\n{sql}\n;PRAGMA user_version = {number};\nCOMMIT;")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             if fault_of(error) is not None:
                 raise
-            raise StorageRefused(f"migration {step.name} failed: {error}. The database is unchanged; please report this.") from error
+            raise StorageRefused(f"migration {name} failed: {error}. The database is unchanged; please report this.") from error
         failpoints.reach("storage.migrate.after_step")
 
 
@@ -155,35 +146,33 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-class InstanceLock:
-    """Held for as long as a process uses the database: two that schedule one GPU and write one file would both be wrong.
+def lock_instance(path: Path) -> int:
+    """Take the lock that a process holds for as long as it uses the database; close the descriptor to give it back.
 
-    An advisory lock on a file beside the database (never on the database, whose POSIX locks would be dropped with the descriptor); the
-    kernel takes it back when the process ends, however it ends.
+    Two processes that schedule one GPU and write one file would both be wrong. An advisory lock on a file beside the database (never on
+    the database, whose POSIX locks would be dropped with the descriptor); the kernel takes it back when the process ends, however it ends.
+    The file stays: removing it would let two processes lock two files of one name.
+
+    Raises StorageBusy where another process holds it, StorageRefused where the file cannot be made.
     """
-
-    def __init__(self, path: Path) -> None:
-        """Take the lock. Raises StorageBusy where another process holds it, StorageRefused where the file cannot be made."""
-        lock = path.with_name(path.name + ".lock")
-        try:
-            self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise StorageRefused(f"{lock} cannot be written: {error.strerror}. {ADVICE}") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            by = f"process {holder}" if holder.isdecimal() else "another process"
-            raise StorageBusy(f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own.") from error
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"{os.getpid()}\n".encode())
-
-    def release(self) -> None:
-        """Give the lock back. The file stays: removing it would let two processes lock two files of one name."""
-        os.close(self._descriptor)
+    lock = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageRefused(f"{lock} cannot be written: {error.strerror}. {ADVICE}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip()
+        os.close(descriptor)
+        by = f"process {holder}" if holder.isdecimal() else "another process"
+        raise StorageBusy(f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own.") from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor
 
 
+BUSY_TIMEOUT_S = 5.0
 _PRAGMAS = (
     "synchronous = FULL",
     "foreign_keys = ON",
@@ -248,7 +237,7 @@ def require_whole(path: Path) -> None:
         raise StorageRefused(f"{path} is missing, but {wal} holds a part of it. {RESTORE}")
 
 
-def create(path: Path, connect: Connect, migrations: Sequence[Migration]) -> None:
+def create(path: Path, connect: Connect, migrations: Migrations) -> None:
     """Make an empty database (0600) of the newest version; it gets its name once it is complete."""
     draft = path.with_name(path.name + ".new")
     for leftover in (draft, draft.with_name(draft.name + "-journal")):
@@ -279,7 +268,7 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
         raise StorageRefused(f"{path} is damaged: {found}. {RESTORE}")
 
 
-def make_ready(path: Path, connection: sqlite3.Connection, migrations: Sequence[Migration], clock: Clock) -> tuple[int, float]:
+def make_ready(path: Path, connection: sqlite3.Connection, migrations: Migrations, clock: Clock) -> tuple[int, float]:
     """Check the database, bring it up to date and note this start of the process, which proves that it can be written.
 
     Returns:

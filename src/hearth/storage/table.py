@@ -1,4 +1,4 @@
-"""What the tables share: questions on a thread of their own, through connections that cannot write; and rows as dataclasses."""
+"""What the tables share: questions on a thread of their own, through connections that cannot write, and the calendar."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.opening import connect_reader, unavailable
-from hearth.storage.retention import Calendar
+from hearth.events import ClockConfirmed, ClockDoubted
+from hearth.ports import EventSink
+from hearth.storage.opening import BUSY_TIMEOUT_S, connect_reader, unavailable
 from hearth.storage.writer import Writer
+from hearth.types import DAY_S
 
 T = TypeVar("T")
 
@@ -23,8 +26,7 @@ Values = Mapping[str, object] | tuple[object, ...]
 Types = Mapping[str, Callable[[Any], object]]
 """What makes the value of a field from that of its column, where they are not the same."""
 
-BUSY_TIMEOUT_S = 5.0
-KEY_LIFE_S = 86_400.0
+KEY_LIFE_S = DAY_S
 """How long an Idempotency-Key stands for its request; as long as that has not ended in any case."""
 
 
@@ -55,6 +57,70 @@ class Reader:
         """Answer no more; a question in progress ends by itself, those behind it are refused."""
         self._closed = True
         self._threads.shutdown(wait=False)
+
+
+LOOK_INTERVAL_S = 60.0
+STAMP_INTERVAL_S = 3600.0
+CONFIRM_S = DAY_S
+"""A clock that still says the same after so long a run is believed."""
+
+
+class Calendar:
+    """Whether the wall clock may be believed when something is to be deleted for its age.
+
+    A clock that is months ahead after an empty CMOS battery or a wrong setting makes everything look expired. The last time that was
+    believed is in the store; a clock that is ahead of it by more than `jump_s`, beyond the time that has passed while running, is in
+    doubt until it is right again, the owner confirms it, or a day has passed. A clock that was set back deletes nothing too early.
+
+    The event loop owns the state. The writer's thread asks `may_delete` only, which reads one tuple.
+    """
+
+    def __init__(self, *, clock: Clock, believed_wall_s: float, jump_s: float, stamp: Callable[[float], None]) -> None:
+        """`stamp` keeps a time that is believed, for the next start."""
+        self._clock = clock
+        self._jump_s = jump_s
+        self._stamp = stamp
+        self._believed = (believed_wall_s, clock.monotonic())
+        self._doubted_at: float | None = None
+        self._stamped_at = -inf
+
+    def ahead_s(self) -> float:
+        """Seconds that the clock is ahead of what it should say."""
+        wall_s, monotonic_s = self._believed
+        return (self._clock.wall() - wall_s) - (self._clock.monotonic() - monotonic_s)
+
+    def may_delete(self) -> bool:
+        """Whether what is old by this clock may be deleted now."""
+        return self.ahead_s() <= self._jump_s
+
+    def confirm(self) -> None:
+        """The clock is right as it is."""
+        self._believed = (self._clock.wall(), self._clock.monotonic())
+        self._stamped_at = -inf
+
+    def look(self, events: EventSink) -> None:
+        """Take note of what the clock says now, and tell when a doubt begins or ends."""
+        now, ahead_s = self._clock.monotonic(), self.ahead_s()
+        if ahead_s > self._jump_s and self._doubted_at is None:
+            self._doubted_at = now
+            events.emit(ClockDoubted(at=now, ahead_s=ahead_s))
+        if self._doubted_at is not None and now - self._doubted_at >= CONFIRM_S:
+            self.confirm()
+        if self._doubted_at is not None and self.may_delete():
+            self._doubted_at = None
+            events.emit(ClockConfirmed(at=now))
+        if abs(self.ahead_s()) > self._jump_s:  # a clock that was set back far is not taken: it may come back
+            return
+        self._believed = (self._clock.wall(), now)  # small differences add up in a long run
+        if now - self._stamped_at >= STAMP_INTERVAL_S:
+            self._stamped_at = now
+            self._stamp(self._clock.wall())
+
+    async def run(self, events: EventSink) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            self.look(events)
+            await asyncio.sleep(LOOK_INTERVAL_S)
 
 
 @dataclass(kw_only=True, eq=False)

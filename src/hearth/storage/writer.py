@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
@@ -25,6 +25,8 @@ from hearth.storage.opening import fault_of, unavailable
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], object]
 """Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""
+Upkeep = Callable[[sqlite3.Connection], bool]
+"""Does a little in an idle moment, in transactions of its own; True while there is more to do. May raise sqlite3.Error."""
 
 GATHER_S = 0.2
 """Writes that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
@@ -114,18 +116,11 @@ class Backlog:
             return self._popped(len(self._writes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A function failed by its own doing; what it did is undone."""
-
-    error: Exception
-
-
 def commit_together(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
     """Run all functions in order in one transaction; where one fails by its own doing, again with each behind its own savepoint.
 
     Returns:
-        One result per function, `Failure` for those that raised. By then everything else is on the disk.
+        One result per function, the exception of each that raised. By then everything else is on the disk.
 
     Raises:
         StorageUnavailable: the disk, not a function, is at fault. No function's effect is promised; after an error at the COMMIT itself
@@ -162,16 +157,9 @@ def _attempted(statement: Statement, connection: sqlite3.Connection) -> object:
         if fault_of(error) is not None:
             raise
         connection.execute("ROLLBACK TO one")
-        result = Failure(error=error)
+        result = error
     connection.execute("RELEASE one")
     return result
-
-
-class Upkeep(Protocol):
-    """Small jobs for idle moments."""
-
-    def step(self, connection: sqlite3.Connection) -> bool:
-        """Do a little, in transactions of its own; True while there is more to do. May raise sqlite3.Error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +272,15 @@ class Writer:
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
-        _resolve([(write, StorageUnavailable(StorageFault.CLOSED)) for write in lost])
+        _resolve(lost, [StorageUnavailable(StorageFault.CLOSED) for _ in lost])
         return bool(done) and not lost and self._ended.result()
 
     def _run(self) -> None:
         flushed = True
         while (writes := self._backlog.take(self._batch, self._patience_s())) is not None:
-            flushed = self._write(writes or self._probes())
+            if self._trouble is not None and not writes:  # without work, a write that changes nothing asks whether the disk is well again
+                writes = [Write(run=self._probe, future=None)]
+            flushed = not writes or self._write(writes)
             if self._backlog.is_closed and not flushed:
                 break
             self._tend()
@@ -300,32 +290,25 @@ class Writer:
     def _patience_s(self) -> float:
         return self._retry_s if self._trouble is not None else max(0.0, self._upkeep_at - self._clock.monotonic())
 
-    def _probes(self) -> list[Write]:
-        """Without work, a failing disk is asked by a write that changes nothing whether it is well again."""
-        epoch = self._database.epoch
-        probe = Write(run=lambda sql: sql.execute("UPDATE process SET version = version WHERE epoch = ?", (epoch,)).rowcount, future=None)
-        return [] if self._trouble is None else [probe]
+    def _probe(self, connection: sqlite3.Connection) -> int:
+        return connection.execute("UPDATE process SET version = version WHERE epoch = ?", (self._database.epoch,)).rowcount
 
     def _write(self, writes: list[Write]) -> bool:
-        if not writes:
-            return True
         try:
             results = self._commit(writes)
         except StorageUnavailable as error:
             waiting = self._backlog.put_back(writes)
             self._note(error)
             if waiting:
-                refused = [(write, error.again()) for write in waiting]
-                self._tell(lambda: _resolve(refused))
+                self._tell(partial(_resolve, waiting, [error.again() for _ in waiting]))
             return False
-        failed = sum(write.future is None and isinstance(result, Failure) for write, result in zip(writes, results, strict=True))
+        failed = sum(write.future is None and isinstance(result, Exception) for write, result in zip(writes, results, strict=True))
         self._failed += failed
         if failed and self._failed == failed:
             self._report()
         self._note(None)
-        awaited = [pair for pair in zip(writes, results, strict=True) if pair[0].future is not None]
-        if awaited:
-            self._tell(lambda: _resolve(awaited))
+        if any(write.future is not None for write in writes):
+            self._tell(partial(_resolve, writes, results))
         return True
 
     def _commit(self, writes: list[Write]) -> list[object]:
@@ -354,7 +337,7 @@ class Writer:
         if self._trouble is not None or self._clock.monotonic() < self._upkeep_at:
             return
         try:
-            if self._upkeep.step(self._database.connection()):
+            if self._upkeep(self._database.connection()):
                 return
         except StorageUnavailable as error:
             self._note(error)
@@ -387,13 +370,11 @@ class Writer:
             self._loop.call_soon_threadsafe(what)
 
 
-def _resolve(results: Sequence[tuple[Write, object]]) -> None:
-    for write, result in results:
+def _resolve(writes: Sequence[Write], results: Sequence[object]) -> None:
+    for write, result in zip(writes, results, strict=True):
         if write.future is None or write.future.done():
             continue
-        if isinstance(result, Failure):
-            write.future.set_exception(result.error)
-        elif isinstance(result, StorageUnavailable):
+        if isinstance(result, Exception):
             write.future.set_exception(result)
         else:
             write.future.set_result(result)

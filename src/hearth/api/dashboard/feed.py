@@ -29,7 +29,7 @@ from hearth.events import (
 )
 from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
-from hearth.job_types import JobState, WaitingLine
+from hearth.job_types import JobState
 
 FAILURES_SHOWN = 3
 MIN_INTERVAL_S = 0.25
@@ -118,7 +118,7 @@ class DashboardFeed:
             failed = await jobs.store.list_jobs(caller=owner, state=JobState.FAILED, limit=FAILURES_SHOWN)
             waiting = await jobs.store.waiting(owner, JOBS_SHOWN)
         except StorageUnavailable:
-            known = WaitingLine(count=0 if owner else jobs.store.queued, oldest_wall_s=None, first=())
+            known = 0 if owner else jobs.store.queued, None, ()
             return shown or jobs_shown(self._gateway, jobs, owner, known, ())
         self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]

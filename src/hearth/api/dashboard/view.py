@@ -12,7 +12,7 @@ from typing import Any
 
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
-from hearth.job_types import Job, WaitingLine
+from hearth.job_types import Job
 from hearth.jobs.service import Jobs
 from hearth.observability.timeline import DEPTH_STEP_S
 from hearth.queue.forecaster import Forecaster
@@ -268,13 +268,19 @@ def _names(item: QueueItem | ItemEnded) -> JsonObject:
     return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {"lane": item.lane.value}
 
 
-def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, line: WaitingLine, failed: Iterable[Job]) -> JsonObject:
-    """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last."""
+def jobs_shown(
+    gateway: Gateway, jobs: Jobs, owner: str | None, line: tuple[int, float | None, tuple[Job, ...]], failed: Iterable[Job]
+) -> JsonObject:
+    """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last.
+
+    `line` as the store's `waiting` has it.
+    """
+    count, oldest_wall_s, first = line
     wall_s, config = gateway.clock.wall(), gateway.config
     running = [job for job in jobs.runner.running() if owner in (None, job.caller)]
     waiting = {}
     started = {job.job_id for job in running}  # some of them since the store was asked
-    for job in (job for job in line.first if job.job_id not in started):
+    for job in (job for job in first if job.job_id not in started):
         start_s = jobs.estimated_start_s(job)
         waiting[job.job_id] = _job(job) | {
             "ahead": job.position,
@@ -285,8 +291,8 @@ def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, line: WaitingLin
         }
     shown: Any = bare(
         {
-            "counts": {"queued": line.count, "running": len(running), **jobs.ended(owner)},
-            "oldest": line.oldest_wall_s,
+            "counts": {"queued": count, "running": len(running), **jobs.ended(owner)},
+            "oldest": oldest_wall_s,
             "waiting": waiting,
             "running": {job.job_id: _job(job) | {"sequence": jobs.runner.sequence_of(job.job_id)} for job in running[:JOBS_SHOWN]},
             "failed": {
