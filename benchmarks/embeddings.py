@@ -33,7 +33,7 @@ from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from hearth.emulator.embeddings import embed
+from hearth.emulator.generation import embed
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.server import Endpoint
 from hearth.emulator.wire import Call, Handler

@@ -17,7 +17,6 @@ from hearth.cli.emulate import models_table, read_models, run_emulator, until_st
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.emulator.models import default_profiles
-from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.emulator.server import Emulator
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
@@ -31,7 +30,7 @@ def opened(url: str, body: bytes | None = None) -> bytes:
 
 
 async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_says_what_the_models_can_do():
-    said, speed, quirk = io.StringIO(), 20.0, Quirk(name=QuirkName.BUSY_503, value="1")
+    said, speed, quirk = io.StringIO(), 20.0, "busy-503=1"
     emulator = Emulator(read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk]))
 
     def ask(url: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
-from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 
 
@@ -47,6 +47,9 @@ class Caller:
     def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
         return asyncio.create_task(self.generate(name, tokens=tokens, **body))
 
+    async def unload(self, name: str) -> dict[str, Any]:
+        return await self.post("/api/generate", model=name, keep_alive=0)
+
     async def stream(self, path: str) -> tuple[int, bytes]:
         """Status and bytes of a short stream of model `a`, one of `STREAMS`."""
         async with self.session.post(self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
@@ -65,9 +68,15 @@ class Caller:
             return models
 
 
-async def started(start: StartEmulator, session: aiohttp.ClientSession, *models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
-    emulator, url = await start(models, **settings)
-    return emulator, Caller(session, url)
+async def occupied(emulator: Emulator, caller: Caller, *waiting: str) -> list[asyncio.Task[dict[str, Any]]]:
+    """An answer of `a` that never ends, then a request for each of these models, in this order of arrival."""
+    calls = [caller.begin("a", tokens=FOREVER_TOKENS)]
+    await until(lambda: emulator.in_flight)
+    for name in waiting:
+        arrived = partial(lambda before: len(emulator.requests) > before, len(emulator.requests))
+        calls.append(caller.begin(name))
+        await until(arrived)
+    return calls
 
 
 async def leave_in_mid_stream(emulator: Emulator, caller: Caller) -> None:

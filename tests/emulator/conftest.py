@@ -9,9 +9,11 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.emulator import EmulatedModel, Emulator, load_profiles
+from tests.emulator.callers import Caller
 from tests.emulator.captures import CAPTURES
 
 StartEmulator = Callable[..., Awaitable[tuple[Emulator, str]]]
+Emulated = Callable[..., Awaitable[tuple[Emulator, Caller]]]
 
 
 def toys(*names: str) -> list[EmulatedModel]:
@@ -36,3 +38,14 @@ async def start_emulator() -> AsyncIterator[StartEmulator]:
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         yield session
+
+
+@pytest.fixture
+def emulated(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> Emulated:
+    """Starts emulators of models, and gives a caller of each."""
+
+    async def start(*models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
+        emulator, url = await start_emulator(models, **settings)
+        return emulator, Caller(session, url)
+
+    return start

@@ -68,20 +68,18 @@ async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_anot
     assert take_apart(answer) == take_apart(recorded)
 
 
-@pytest.mark.parametrize("name", BUSY)
+@for_each("name", BUSY)
 async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulator: StartEmulator) -> None:
     _, url = await start_emulator(toys(), max_queue=1, vram_gib=0)
+    waiting = []
+    for model in ("slow", "ma"):
+        waiting.append((await connect(url))[1])
+        waiting[-1].write(post("/api/generate", f'{{"model":"{model}"}}'))
+        await until_in_loader(url)
     exchange = read_capture(name)
-    _, loading = await connect(url)
-    loading.write(post("/api/generate", '{"model":"slow"}'))
-    await until_in_loader(url)
-    _, waiting = await connect(url)
-    waiting.write(post("/api/generate", '{"model":"ma"}'))
-    await until_in_loader(url)
-    answer = await send(url, exchange.request)
-    assert take_apart(answer) == take_apart(exchange.response)
-    loading.close()
-    waiting.close()
+    assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
+    for writer in waiting:
+        writer.close()
 
 
 async def until_in_loader(url: str) -> None:
@@ -90,7 +88,7 @@ async def until_in_loader(url: str) -> None:
         await send(url, post("/api/version", "", "GET"))
 
 
-@pytest.mark.parametrize("name", KILLED)
+@for_each("name", KILLED)
 async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(name: str, start_emulator: StartEmulator) -> None:
     emulator, url = await start_emulator(toys(), vram_gib=0)
     exchange = read_capture(name)
@@ -110,7 +108,7 @@ def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
     return [shape for shape, _ in groupby(plain)]
 
 
-@pytest.mark.parametrize("name", KILLED_WHOLE)
+@for_each("name", KILLED_WHOLE)
 async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, start_emulator: StartEmulator) -> None:
     emulator, url = await start_emulator(toys(), vram_gib=0)
     exchange = read_capture(name)

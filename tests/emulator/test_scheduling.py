@@ -6,50 +6,30 @@ import asyncio
 import json
 import socket
 import time
-from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, started
+from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, occupied
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
 
 
-def _arrived(emulator: Emulator, number: int) -> bool:
-    return len(emulator.requests) == number
-
-
-async def test_loads_are_served_in_order_of_arrival_without_grouping(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"), model("b"), model("c"))
-    calls = []
-    for number, name in enumerate(("a", "b", "c", "b"), start=1):
-        calls.append(caller.begin(name))
-        await until(partial(_arrived, emulator, number))
-    await asyncio.gather(*calls)
+async def test_loads_are_served_in_order_of_arrival_and_a_loaded_model_past_a_load_that_waits_for_it(emulated):
+    emulator, caller = await emulated(model("a", **SLOW), model("b"), model("c"), num_parallel=2)
+    long, *waiting = await occupied(emulator, caller, "b", "c", "b")
+    assert (await caller.generate("a"))["done"] is True
+    assert not any(call.done() for call in (long, *waiting))
+    await cancel(long)
+    await asyncio.gather(*waiting)
     assert loaded_names(emulator) == ["a", "b", "c", "b"]
 
 
-async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2)
-    long = caller.begin("a", tokens=FOREVER_TOKENS)
-    await until(lambda: emulator.in_flight)
-    waiting = caller.begin("b")
-    await until(lambda: len(emulator.requests) == 2)
-    await caller.generate("a")
-    assert not long.done()
-    assert not waiting.done()
-    await cancel(long)
-    await waiting
-    assert loaded_names(emulator) == ["a", "b"]
-
-
-async def test_a_caller_that_leaves_stops_its_generation_and_its_load(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b", load_s=30.0))
-    call = caller.begin("a", tokens=FOREVER_TOKENS)
-    await until(lambda: emulator.in_flight)
+async def test_a_caller_that_leaves_stops_its_generation_and_its_load(emulated):
+    emulator, caller = await emulated(model("a", **SLOW), model("b", load_s=30.0))
+    (call,) = await occupied(emulator, caller)
     await cancel(call)
     await until(lambda: not emulator.in_flight)
     loading = caller.begin("b")
@@ -59,97 +39,82 @@ async def test_a_caller_that_leaves_stops_its_generation_and_its_load(start_emul
     assert loaded_names(emulator) in (["a"], ["a", "a"]), "the load may have evicted the idle model before it was left"
 
 
-async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b", load_s=60.0))
-    long = caller.begin("a", tokens=FOREVER_TOKENS)
-    await until(lambda: emulator.in_flight)
-    waiting = caller.begin("b")
-    await until(lambda: len(emulator.requests) == 2)
+async def test_a_queued_caller_that_leaves_still_evicts(emulated):
+    emulator, caller = await emulated(model("a", **SLOW), model("b", load_s=60.0))
+    long, waiting = await occupied(emulator, caller, "b")
     await cancel(waiting)
     await cancel(long)
     await until(lambda: not emulator.resident)
     assert loaded_names(emulator) == ["a"]
 
 
-@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 2)])
-async def test_slots_bound_what_runs_at_the_same_time(start_emulator, session, slots, most):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=slots)
-    await asyncio.gather(*(caller.begin("a", tokens=10) for _ in range(4)))
-    assert emulator.max_concurrent == most
+async def test_slots_bound_what_runs_at_the_same_time(emulated):
+    for slots in (1, 2):
+        emulator, caller = await emulated(model("a", **SLOW), num_parallel=slots)
+        await asyncio.gather(*(caller.begin("a", tokens=10) for _ in range(4)))
+        assert emulator.max_concurrent == slots
 
 
-async def test_changing_and_omitting_num_ctx_both_reload_and_sampling_options_do_not(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"))
+async def test_another_num_ctx_reloads_and_other_options_do_not_and_what_may_not_shift_ends_where_it_does(emulated):
+    emulator, caller = await emulated(model("a"))
     for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
         await caller.generate("a", options=options)
-    assert len(emulator.loads) == 3
     for more_than_the_model_has in (8193, 9999):
         await caller.generate("a", options={"num_ctx": more_than_the_model_has})
-    assert (await caller.ps())[0]["context_length"] == 8192
-    assert len(emulator.loads) == 3
-
-
-async def test_an_answer_that_may_not_shift_its_context_ends_where_the_context_does(start_emulator, session):
-    _, caller = await started(start_emulator, session, model("a"))
+    assert (len(emulator.loads), (await caller.ps())[0]["context_length"]) == (3, 8192)
     answer = await caller.generate("a", tokens=500, shift=False, options={"num_ctx": 64})
     assert (answer["done_reason"], answer["prompt_eval_count"] + answer["eval_count"]) == ("length", 64)
 
 
-async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"), model("b", load_s=60.0, vram_gib=0.1))
+async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(emulated):
+    emulator, caller = await emulated(model("a"), model("b", load_s=60.0, vram_gib=0.1))
     await caller.generate("a")
     loading = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
     assert [one["name"] for one in await caller.ps()] == ["a:latest"]
     await cancel(loading)
-    answer = await caller.post("/api/generate", model="a", keep_alive=0)
-    assert answer["done_reason"] == "unload"
+    assert (await caller.unload("a"))["done_reason"] == "unload"
     assert await caller.ps() == []
 
 
-async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=2)
-    long = caller.begin("a", tokens=FOREVER_TOKENS)
-    await until(lambda: emulator.in_flight)
-    await caller.post("/api/generate", model="a", keep_alive=0)
+async def test_an_unload_waits_for_the_request_in_flight(emulated):
+    emulator, caller = await emulated(model("a", **SLOW), num_parallel=2)
+    (long,) = await occupied(emulator, caller)
+    await caller.unload("a")
     await caller.generate("a")
-    assert emulator.resident == ("a:latest",)
-    assert not long.done()
+    assert (emulator.resident, long.done()) == (("a:latest",), False)
     await cancel(long)
     await until(lambda: not emulator.resident)
 
 
-async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"))
+async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(emulated):
+    emulator, caller = await emulated(model("a"))
     await caller.generate("a", keep_alive=-1)
     assert (await caller.ps())[0]["expires_at"].startswith("23")
     await caller.generate("a", keep_alive="20ms")
     await until(lambda: not emulator.resident)
 
 
-async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(start_emulator, session):
-    small = {"size_gib": 5.0, "vram_gib": 6.0}
-    emulator, caller = await started(start_emulator, session, model("a"), model("b", **small), model("c"))
+async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(emulated):
+    emulator, caller = await emulated(model("a"), model("b", size_gib=5.0, vram_gib=6.0), model("c"))
     await caller.generate("a")
     await caller.generate("b")
     assert set(emulator.resident) == {"a:latest", "b:latest"}
     await caller.generate("c")
     assert "c:latest" in emulator.resident
-    assert "a:latest" not in emulator.resident or "b:latest" not in emulator.resident
+    assert set(emulator.resident) != {"a:latest", "b:latest", "c:latest"}
 
 
-async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(start_emulator, session):
-    tiny = {"size_gib": 0.1, "vram_gib": 0.1}
-    emulator, caller = await started(start_emulator, session, model("a", **tiny), model("b", **tiny), model("c", **tiny), max_loaded=2)
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(emulated):
+    emulator, caller = await emulated(*(model(name, size_gib=0.1, vram_gib=0.1) for name in "abc"), max_loaded=2)
     await caller.generate("a", keep_alive="10s")
     await caller.generate("b", keep_alive="9999ms")  # expires after `a`, since it has loaded for 10 ms meanwhile
     await caller.generate("c")
     assert set(emulator.resident) == {"a:latest", "c:latest"}
 
 
-async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(start_emulator, session):
-    large = model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234})
-    emulator, caller = await started(start_emulator, session, large)
+async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(emulated, session):
+    emulator, caller = await emulated(model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234}))
     await caller.post("/v1/chat/completions", model="a", messages=MESSAGES, max_tokens=1)
     await session.post(f"{caller.url}/api/copy", json={"source": "a", "destination": "twin"})
     await caller.generate("twin")
@@ -161,8 +126,7 @@ async def test_names_that_share_their_weights_share_a_runner_with_its_context_sp
 async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_and_may_be_repeated(session):
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
     url = await emulator.start("127.0.0.1", 0)
-    body = {"model": "a", "prompt": "x", "options": {"num_predict": 60_000}}
-    stalled = await session.post(url + "/api/generate", json=body)
+    stalled = await session.post(url + "/api/generate", json={"model": "a", "prompt": "x", "options": {"num_predict": 60_000}})
     assert stalled.status == 200
     async with asyncio.timeout(WITHIN_S):
         await emulator.stop()
@@ -170,15 +134,14 @@ async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_an
     stalled.close()
 
 
-async def test_a_stalled_reader_holds_the_slot_until_it_leaves(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"), speed=1000.0)
+async def test_a_stalled_reader_holds_the_slot_until_it_leaves(emulated):
+    emulator, caller = await emulated(model("a"), speed=1000.0)
     with socket.socket() as stalled:
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(stalled, ("127.0.0.1", urlsplit(caller.url).port))
-        asked = {"stream": True, "max_tokens": 2500, "logprobs": True, "top_logprobs": 20, "messages": [{"role": "user", "content": "x"}]}
-        body = json.dumps({"model": "a", **asked})
+        body = json.dumps({"model": "a", "stream": True, "max_tokens": 2500, "logprobs": True, "top_logprobs": 20, "messages": MESSAGES})
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         await loop.sock_sendall(stalled, (head + body).encode())
         await until(lambda: emulator.in_flight)
@@ -193,13 +156,12 @@ TIMERS, TIMER_S = 200, 0.001
 """No event loop's timer is finer; what one takes on this machine is measured in the same run."""
 
 
-async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(start_emulator, session):
-    _, caller = await started(start_emulator, session, model("a", decode_tokens_per_s=50.0), speed=1000.0)
+async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(emulated):
+    _, caller = await emulated(model("a", decode_tokens_per_s=50.0), speed=1000.0)
     began_at = time.monotonic()
     for _ in range(TIMERS):
         await asyncio.sleep(TIMER_S)
     timer_s = (time.monotonic() - began_at) / TIMERS
     began_at = time.monotonic()
-    answer = await caller.generate("a", tokens=FOREVER_TOKENS)
-    assert answer["eval_count"] == FOREVER_TOKENS
+    assert (await caller.generate("a", tokens=FOREVER_TOKENS))["eval_count"] == FOREVER_TOKENS
     assert time.monotonic() - began_at < FOREVER_TOKENS * timer_s

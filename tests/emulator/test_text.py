@@ -6,18 +6,14 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 
 from hearth.dialects.gojson import JsonObject
-from hearth.emulator.embeddings import shortest, vector_of
 from hearth.emulator.models import OllamaError, default_profiles
 from hearth.emulator.prompts import Ask, Message, count_tokens, fitted, pieces_of, read_options
-from hearth.emulator.quirks import parse_quirk
-from hearth.emulator.session import chosen_tool
-from hearth.emulator.text import Wish, draws, plan_reply, sample
-from tests.emulator.callers import STREAMS, Caller, model
-from tests.emulator.conftest import StartEmulator
+from hearth.emulator.text import Wish, chosen_tool, draws, plan_reply, sample, shortest, vector_of
+from tests.emulator.callers import STREAMS, model
+from tests.support.cases import for_each
 
 MODEL = default_profiles()[2]
 PROMPT = "<user>hello\n<assistant>"
@@ -27,22 +23,18 @@ def said(wish: Wish, prompt: str = "hello") -> str:
     return plan_reply(MODEL, prompt, wish).text
 
 
-def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
+def test_seed_prompt_limit_and_stop_string_shape_a_reply_whose_natural_length_varies() -> None:
     whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
     assert (len(plan.said), plan.output_tokens, plan.reason) == (5, 5, "length")
     assert whole.startswith(said(Wish(seed=1, limit_tokens=5)))
     stop = whole[30:34]
     assert said(Wish(seed=1, stop=("never said", stop))) == whole[: whole.index(stop)]
-
-
-def test_natural_lengths_vary_within_their_range() -> None:
     lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).said) for seed in range(30)}
-    assert len(lengths) > 5
-    assert 40 <= min(lengths) <= max(lengths) <= 203
+    assert (len(lengths) > 5, min(lengths) >= 40, max(lengths) <= 203) == (True, True, True)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
+@for_each("seed", [0, 7])
 def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
     whole = said(Wish(seed=seed), PROMPT)
     rests = [whole[:cut] + said(Wish(seed=seed), PROMPT + whole[:cut]) for cut in range(len(whole))]
@@ -83,23 +75,14 @@ def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_mess
         fitted(MODEL, replace(ask, truncate=False), options)
 
 
-def test_vectors_are_those_of_their_text_and_print_shortest() -> None:
+def test_vectors_are_those_of_their_text_and_prompts_are_counted_and_cut_without_loss() -> None:
     vector = vector_of(MODEL, "text", 16)
     assert vector == vector_of(MODEL, "text", 16) != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
     assert struct.pack("<16f", *map(shortest, vector)) == struct.pack("<16f", *vector)
-
-
-def test_prompts_are_counted_with_their_begin_token_and_cut_without_loss() -> None:
-    assert count_tokens(MODEL, "") == 1
-    assert count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of") == 9
+    assert [count_tokens(MODEL, ""), count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of")] == [1, 9]
     text = '{"a": [1, "Größe"],\n  "b":  null}'
     assert "".join(pieces_of(text)) == text
-
-
-@pytest.fixture
-async def caller(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> Caller:
-    return Caller(session, (await start_emulator([model("a")], quirks=frozenset({parse_quirk("cache-drift=1")})))[1])
 
 
 def at(temperature: object, path: str, **more: object) -> dict[str, Any]:
@@ -118,9 +101,9 @@ def texts(part: object) -> list[str]:
     return own + [text for content in part.values() for text in texts(content)]
 
 
-@pytest.mark.parametrize("path", STREAMS)
-async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(path, start_emulator, session):
-    caller = Caller(session, (await start_emulator([model("a")]))[1])
+@for_each("path", STREAMS)
+async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(path, emulated):
+    _, caller = await emulated(model("a"))
     cold = {"".join(texts(await caller.post(path, **at(0, path)))) for _ in range(3)}
     warm = {"".join(texts(await caller.post(path, **at(0.8, path)))) for _ in range(3)}
     assert (len(cold), len(warm), "" in cold) == (1, 3, False)
@@ -132,9 +115,10 @@ async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_a
         assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
 
 
-async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(caller) -> None:
+async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(emulated) -> None:
+    _, caller = await emulated(model("a"), quirks=["cache-drift=1"])
     ask = {"model": "a", "prompt": "hello", "stream": False, "options": {"seed": 3, "num_predict": 30}}
     cold, warm, still_warm = [(await caller.post("/api/generate", **ask))["response"] for _ in range(3)]
-    await caller.post("/api/generate", model="a", keep_alive=0)
+    await caller.unload("a")
     assert warm == still_warm != cold
     assert (await caller.post("/api/generate", **ask))["response"] == cold

@@ -30,16 +30,17 @@ def test_keep_alives_timestamps_and_durations_are_gos() -> None:
     assert [nanoseconds(0.0, step=1000), nanoseconds(0.0123456789, step=1000)] == [1000, 12_345_000]
 
 
-NAMES = {
-    "a": "a:latest",
-    "a:b": "a:b",
-    "me/a": "me/a:latest",
-    "hub.example:5000/me/a:x": "hub.example:5000/me/a:x",
-    "library/a/b": "library/a/b:latest",
-}
-
-
-@for_each(("text", "short"), [*NAMES.items(), *dict.fromkeys(["", "bad name!!", "a:", "a/b/c/d", "/a", ":x"]).items()])
+@for_each(
+    ("text", "short"),
+    [
+        ("a", "a:latest"),
+        ("a:b", "a:b"),
+        ("me/a", "me/a:latest"),
+        ("hub.example:5000/me/a:x", "hub.example:5000/me/a:x"),
+        ("library/a/b", "library/a/b:latest"),
+        *((text, None) for text in ("", "bad name!!", "a:", "a/b/c/d", "/a", ":x")),
+    ],
+)
 def test_names_are_completed_with_their_defaults_or_impossible(text: str, short: str | None) -> None:
     name = parse_name(text)
     assert (name and name.short) == short
@@ -59,46 +60,37 @@ def test_only_local_hosts_and_pages_are_served(host: str, origin: str, expected:
     assert foreign_page(origin, host) is (origin not in ("", "http://localhost:1"))
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/api/tags/", b"301 Moved Permanently"),
-        ("DELETE", "/api/tags", b"405 Method Not Allowed"),
-        ("HEAD", "/api/tags", b"200 OK"),
-        ("POST", "/v1/images/generations", b"404 Not Found"),
-        ("GET", "/v1/models/", b"301 Moved Permanently"),
-    ],
-)
-async def test_paths_and_methods_are_answered_like_gin(method: str, path: str, status: bytes, start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("tiny-a"))
-    assert (await send(url, request(method, path))).startswith(b"HTTP/1.1 " + status)
+PART = '{{"model":"tiny-a","messages":[{{"role":"user","content":[{{"type":{}}}]}}]}}'
+SHA = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-async def test_keys_match_in_any_letter_case_and_what_follows_the_first_value_is_ignored(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("tiny-a"))
-    answer = await send(url, request("POST", "/api/generate", '{"MODEL":"TINY-A","Stream":false} trailing'))
-    assert b'"model":"TINY-A"' in answer
-    assert b'"done_reason":"load"' in answer
+async def test_requests_at_the_edges_are_answered_like_gin_and_logged(start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys("tiny-a", "emb"))
+    for method, path, body, status, said in (
+        ("GET", "/api/tags/", "", 301, b""),
+        ("DELETE", "/api/tags", "", 405, b""),
+        ("HEAD", "/api/tags", "", 200, b""),
+        ("POST", "/v1/images/generations", "", 404, b""),
+        ("GET", "/v1/models/", "", 301, b""),
+        # keys match in any letter case, and what follows the first value is ignored
+        ("POST", "/api/generate", '{"MODEL":"TINY-A","Stream":false} trailing', 200, b'"model":"TINY-A"'),
+        *(("POST", "/v1/chat/completions", PART.format(kind), 400, b"invalid message format") for kind in ("[]", "{}", "1", "null")),
+        ("POST", "/api/pull", '{"model":"nothing"}', 200, b'{"error":"pull model manifest:'),
+        ("POST", f"/api/blobs/{SHA}", "abc", 201, b""),
+        ("POST", f"/api/blobs/{SHA}", "abc", 200, b""),
+        ("HEAD", f"/api/blobs/{SHA}", "", 200, b""),
+        ("POST", "/api/show?x=1", '{"model":"tiny-a"}', 200, b"capabilities"),
+    ):
+        answer = await send(url, request(method, path, body))
+        assert (int(answer[9:12]), said in answer) == (status, True), (method, path, body)
+        assert tuple(emulator.requests[-1]) == (method, path, body.encode())
+    of = [f'{{"model":"emb","input":"a","dimensions":{count}}}' for count in (-1, 0)]  # less than no dimensions are all of them
+    less, none = [take_apart(await send(url, request("POST", "/v1/embeddings", body))) for body in of]
+    assert (less.status, less.chunks) == (b"HTTP/1.1 200 OK", none.chunks)
 
 
-async def test_less_than_no_dimensions_are_all_of_them(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("emb"))
-    asked = [f'{{"model":"emb","input":"a","dimensions":{count}}}' for count in (-1, 0)]
-    answers = [take_apart(await send(url, request("POST", "/v1/embeddings", body))) for body in asked]
-    assert answers[0].status == b"HTTP/1.1 200 OK"
-    assert answers[0].chunks == answers[1].chunks
-
-
-async def test_a_part_of_no_known_type_is_an_invalid_message_whatever_its_type_is_made_of(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("ma"))
-    for kind in ("[]", "{}", "1", "null"):
-        body = f'{{"model":"ma","messages":[{{"role":"user","content":[{{"type":{kind}}}]}}]}}'
-        answer = take_apart(await send(url, request("POST", "/v1/chat/completions", body)))
-        assert (answer.status, b"invalid message format" in answer.chunks[0]) == (b"HTTP/1.1 400 Bad Request", True)
-
-
-async def test_a_kept_alive_connection_serves_again_and_has_no_connection_header(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("tiny-a"))
+async def test_connections_are_kept_half_closed_or_of_http_1_0(start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys("tiny-a", "ma"))
     reader, writer = await connect(url)
     for _ in range(2):
         writer.write(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -106,44 +98,20 @@ async def test_a_kept_alive_connection_serves_again_and_has_no_connection_header
         assert not [name for name in (b"Connection", b"Server") if name in head]
         assert b"version" in await reader.readexactly(20)
     writer.close()
-
-
-async def test_an_http_1_0_client_gets_an_unchunked_stream(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys("tiny-a"))
-    body = '{"model":"tiny-a","prompt":"x","options":{"num_predict":2}}'
-    answer = await send(url, request("POST", "/api/generate", body).replace(b"HTTP/1.1", b"HTTP/1.0"))
-    assert b"chunked" not in answer
-    assert answer.endswith(b"}\n")
-
-
-async def test_a_half_closed_connection_counts_as_a_caller_that_left(start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(toys("ma"))
+    old = request("POST", "/api/generate", '{"model":"tiny-a","prompt":"x","options":{"num_predict":2}}').replace(b"HTTP/1.1", b"HTTP/1.0")
+    answer = await send(url, old)
+    assert (b"chunked" in answer, answer[-2:]) == (False, b"}\n")
     reader, writer = await connect(url)
     writer.write(request("POST", "/api/generate", '{"model":"ma","prompt":"x","options":{"num_predict":9000}}'))
     await reader.readuntil(b"\n\r\n")
-    writer.write_eof()
+    writer.write_eof()  # counts as a caller that left
     assert b'"done":true' not in await reader.read()
     writer.close()
     await until(lambda: not emulator.in_flight)
 
 
-async def test_pulls_blobs_and_the_log_of_requests(start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(toys("tiny-a"))
-    answer = take_apart(await send(url, request("POST", "/api/pull", '{"model":"nothing"}')))
-    assert answer.chunks[0] == b'{"status":"pulling manifest"}\n'
-    assert answer.chunks[-1].startswith(b'{"error":"pull model manifest:')
-    path = "/api/blobs/sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    statuses = [(await send(url, request(method, path, body)))[9:12] for method, body in (("POST", "abc"), ("POST", "abc"), ("HEAD", ""))]
-    assert statuses == [b"201", b"200", b"200"]
-    await send(url, request("POST", "/api/show?x=1", '{"model":"tiny-a"}'))
-    assert tuple(emulator.requests[-1]) == ("POST", "/api/show?x=1", b'{"model":"tiny-a"}')
-
-
-def test_a_model_file_may_be_json_and_needs_only_names() -> None:
-    assert [one.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
-
-
 @for_each("text", ["{}", "[{}]", "[{name: a, nope: 1}]", "[{name: 'no good'}]", "[{name: a, decode_tokens_per_s: 0}]", "[", ""])
-def test_a_bad_model_file_is_a_config_error(text: str) -> None:
+def test_a_model_file_may_be_json_and_needs_only_names_and_a_bad_one_is_a_config_error(text: str) -> None:
+    assert [one.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
     with pytest.raises(ConfigError):
         load_profiles(text)

@@ -7,7 +7,7 @@ import pytest
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Record, Run, simulate
-from hearth.simulation.measures import EstimateError, Estimating, as_json, by_lane, comparison, summary, swap_pct
+from hearth.simulation.measures import Estimating, as_json, by_lane, comparison, summary, swap_pct
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane, Sequence, Usage
@@ -19,24 +19,36 @@ TRACE = """\
 {"id": 8, "t": 1.5, "model": "b", "service_s": 2}
 {"id": 9, "t": 1.5, "model": "a", "service_s": 50, "cancel_after_s": 0.25}
 """
+BOTH_LANES = """\
+{"models": {"a": {}}, "resident": ["a"]}
+{"id": 0, "t": 0, "model": "a", "service_s": 30}
+{"id": 1, "t": 10, "model": "a", "service_s": 4, "lane": "internal"}
+"""
+BOUND = SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=0.0))
 
 
-def fifo() -> Run:
-    house = parse_trace(TRACE, source="t")
-    return simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
+def run_of(trace: str, policy: PolicyName = PolicyName.FIFO, settings: SchedulerSettings = BOUND) -> Run:
+    house = parse_trace(trace, source="t")
+    return simulate(house, house.settings(settings, policy))
 
 
 def test_of_twenty_waits_the_second_longest_is_the_95th_percentile_and_of_none_it_is_nothing():
     job = parse_trace(TRACE, source="t").jobs[0]
     waited = [Record(job, Sequence(number), 0.0, started=float(number), ended=99.0) for number in range(20, 0, -1)]
-    numbers = summary(Run(records=waited))
+    numbers, none = summary(Run(records=waited)), summary(Run())
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
-    assert (summary(Run()).makespan_s, summary(Run()).busy_pct, summary(Run()).p95_wait_s) == (0.0, 0.0, 0.0)
-    assert swap_pct(fifo()) == pytest.approx(100 * 6 / 9)
+    assert (none.makespan_s, none.busy_pct, none.p95_wait_s) == (0.0, 0.0, 0.0)
+
+
+def test_loading_counts_up_to_the_last_answer():
+    assert swap_pct(run_of(TRACE)) == pytest.approx(100 * 6 / 9)
+    going_home = run_of(BOTH_LANES.replace('{"a": {}}', '{"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'))
+    assert ([swap.model for swap in going_home.swaps], swap_pct(going_home)) == (["h"], 0.0)
 
 
 def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
-    value = as_json("fifo", fifo(), EstimateError(sampled=3, median_error_s=0.5, median_error_pct=10.0))
+    estimates = {"sampled": 3, "median_error_s": 0.5, "median_error_pct": 10.0}
+    value = as_json("fifo", run_of(TRACE), estimates)
     assert value.pop("requests") == [
         {"id": 7, "arrived": 1.0, "started": 1.0, "ended": 2.0, "interrupts": 0},
         {"id": 8, "arrived": 1.5, "started": 8.0, "ended": 10.0, "interrupts": 0},
@@ -48,61 +60,27 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
         "swaps": [{"from": "a", "to": "b", "start": 2.0, "end": 8.0}],
         "summary": {"makespan_s": 9.0, "swaps": 1, "swap_s": 6.0, "busy_pct": pytest.approx(100 * 3 / 9), **waits},
         "lanes": {"external": {"requests": 3, "answered": 2, "interrupts": 0, **waits}},
-        "estimates": {"sampled": 3, "median_error_s": 0.5, "median_error_pct": 10.0},
+        "estimates": estimates,
     }
     assert as_json("fifo", Run())["estimates"] is None
 
 
-BOTH_LANES = """\
-{"models": {"a": {}}, "resident": ["a"]}
-{"id": 0, "t": 0, "model": "a", "service_s": 30}
-{"id": 1, "t": 10, "model": "a", "service_s": 4, "lane": "internal"}
-"""
+def test_the_table_has_a_row_per_policy_a_column_of_waits_for_each_lane_at_work_and_how_far_estimates_were_off():
+    both = run_of(BOTH_LANES, PolicyName.AFFINITY)
+    lanes = by_lane(both)
+    assert {lane: (found.mean_wait_s, found.interrupts) for lane, found in lanes.items()} == {Lane.INTERNAL: (0, 0), Lane.EXTERNAL: (14, 1)}
+    some = {"sampled": 9, "median_error_s": 1.5, "median_error_pct": 20.4}
+    none = {"sampled": 0, "median_error_s": None, "median_error_pct": None}
+    table = comparison([("fifo", run_of(TRACE), some), ("affinity", both, none), ("adaptive", Run(), None)])
+    columns = [[str(column.header).split("\n")[0], *map(str, column.cells)] for column in table.columns]
+    assert columns[0] == ["policy", "fifo", "affinity", "adaptive"]
+    assert columns[-4:] == [
+        ["internal wait s", "-", "0.00 / 0.00 / 0.00", "-"],
+        ["external wait s", "3.25 / 6.50 / 6.50", "14.0 / 14.0 / 14.0", "-"],
+        ["interrupted", "0", "1", "0"],
+        ["estimate off by", "1.50 (20)", "-", "-"],
+    ]
 
-
-def both_lanes() -> Run:
-    house = parse_trace(BOTH_LANES, source="t")
-    settings = SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=0.0))
-    return simulate(house, house.settings(settings, PolicyName.AFFINITY))
-
-
-def test_lanes_are_told_apart_and_interruptions_counted():
-    lanes = by_lane(both_lanes())
-    assert set(lanes) == {Lane.INTERNAL, Lane.EXTERNAL}
-    assert lanes[Lane.INTERNAL].mean_wait_s == 0.0
-    assert (lanes[Lane.EXTERNAL].mean_wait_s, lanes[Lane.EXTERNAL].interrupts) == (14.0, 1)
-
-
-def test_loading_after_the_last_answer_is_no_part_of_the_makespan():
-    house = parse_trace(
-        BOTH_LANES.replace('"models": {"a": {}}', '"models": {"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'), source="t"
-    )
-    run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
-    assert [swap.model for swap in run.swaps] == ["h"]
-    assert swap_pct(run) == 0.0
-
-
-def cells(*rows, **more) -> list[list[str]]:
-    table = comparison(rows, **more)
-    return [[str(column.header), *(str(cell) for cell in column.cells)] for column in table.columns]
-
-
-def test_the_table_has_a_row_per_policy_and_a_column_of_waits_for_each_lane_at_work():
-    columns = cells(("fifo", fifo(), None), ("affinity", both_lanes(), None))
-    assert columns[0] == ["policy", "fifo", "affinity"]
-    waits = {column[0].split()[0]: column[1:] for column in columns if "wait s" in column[0]}
-    assert waits == {"internal": ["-", "0.00 / 0.00 / 0.00"], "external": ["3.25 / 6.50 / 6.50", "14.0 / 14.0 / 14.0"]}
-    assert columns[-2:] == [["interrupted", "0", "1"], ["estimate off by\nmedian s (%)", "-", "-"]]
-
-
-def test_the_table_tells_how_far_estimates_were_off_and_an_empty_run_is_a_row_too():
-    some = EstimateError(sampled=9, median_error_s=1.5, median_error_pct=20.4)
-    none = EstimateError(sampled=0, median_error_s=None, median_error_pct=None)
-    columns = cells(("fifo", fifo(), some), ("affinity", fifo(), none), ("adaptive", Run(), None))
-    assert (columns[0][1:], columns[-1][1:]) == (["fifo", "affinity", "adaptive"], ["1.50 (20)", "-", "-"])
-
-
-# Estimated waits against what came of them.
 
 STEADY = Usage(output_tokens=200, decode_s=5.0)
 """Two hundred tokens in five seconds: what is assumed before anything is learned, so that every estimate is right from the start."""
@@ -130,6 +108,4 @@ def test_estimates_are_compared_with_what_came_of_them(workload: Workload, every
     settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
     brain = Estimating(Scheduler(settings), every=every)
     simulate(workload, settings, brain)
-    error = brain.error()
-    for found, wanted in zip((error.sampled, error.median_error_s, error.median_error_pct), expected, strict=True):
-        assert found == (None if wanted is None else pytest.approx(wanted, abs=0.1))
+    assert [*brain.error().values()] == [None if each is None else pytest.approx(each, abs=0.1) for each in expected]

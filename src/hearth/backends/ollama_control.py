@@ -40,15 +40,6 @@ FOREVER = -1
 NOT_A_TEXT_MODEL = "does not support generate"
 
 
-class Refused(BackendProtocolError):
-    """The model server answered with an error."""
-
-    def __init__(self, status_code: int, text: str) -> None:
-        self.status_code = status_code
-        self.text = text
-        super().__init__(f"The model server answered {status_code}: {text}")
-
-
 class _DataPath:
     """`OllamaBackend` as the transport of an httpx client. No timeouts of its own."""
 
@@ -150,16 +141,18 @@ class OllamaControl:
         await self._backend.aclose()
 
     async def _change(self, model: str, wish: Body, timeout_s: float, late: HearthError) -> None:
+        import ollama  # noqa: PLC0415 - see `_client`
+
         try:
             await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
         except BackendTimeout as error:
             raise late from error
-        except Refused as error:
-            if error.status_code == HTTPStatus.NOT_FOUND:
-                raise ModelNotFound(error.text) from error
-            raise SwapFailed(error.text) from error
         except (BackendGone, BackendProtocolError) as error:
-            raise SwapFailed(error.message) from error
+            refusal = error.__cause__
+            if not isinstance(refusal, ollama.ResponseError):
+                raise SwapFailed(error.message) from error
+            is_missing = refusal.status_code == HTTPStatus.NOT_FOUND
+            raise (ModelNotFound if is_missing else SwapFailed)(str(refusal.error)) from error
 
     async def _generate_or_embed(self, model: str, wish: Body) -> None:
         import ollama  # noqa: PLC0415 - see `_client`
@@ -223,7 +216,7 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
     except TimeoutError as error:
         raise BackendTimeout from error
     except ollama.ResponseError as error:
-        raise Refused(error.status_code, str(error.error)) from error
+        raise BackendProtocolError(f"The model server answered {error.status_code}: {error.error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
         raise _no_answer() from error

@@ -17,7 +17,7 @@ from hearth.cli.client import printable
 from hearth.cli.views import Fitting, console_for, duration
 from hearth.clock import SystemClock
 from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles
-from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
+from hearth.emulator.quirks import KINDS, parse_quirk
 from hearth.emulator.server import Emulator
 from hearth.errors import AddressUnavailable, ConfigError
 
@@ -45,11 +45,13 @@ async def until_stopped(seconds: float | None = None) -> None:
             loop.remove_signal_handler(number)
 
 
-def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> frozenset[Quirk]:
+def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        return frozenset(map(parse_quirk, values))
+        for value in values:
+            parse_quirk(value)
     except ConfigError as error:
         raise click.BadParameter(error.message) from error
+    return values
 
 
 @click.command(epilog=_QUIRKS_HELP)
@@ -75,7 +77,7 @@ def emulate(
     parallel: int,
     max_queue: int,
     vram_gib: float,
-    quirks: frozenset[Quirk],
+    quirks: tuple[str, ...],
 ) -> None:
     """Run an Ollama that needs no GPU."""
     models = read_models(models_file)
@@ -83,7 +85,7 @@ def emulate(
     emulator = Emulator(
         models, clock=clock, speed=speed, seed=seed, num_parallel=parallel, max_queue=max_queue, vram_gib=vram_gib, quirks=quirks
     )
-    about: list[RenderableType] = [f"Quirks: {', '.join(sorted(map(str, quirks)))}.\n"] if quirks else []
+    about: list[RenderableType] = [f"Quirks: {', '.join(sorted(set(quirks)))}.\n"] if quirks else []
     about.append(models_table(models, speed=speed))
     console = console_for(sys.stdout)
     asyncio.run(run_emulator(emulator, console, host=host, port=port, speed=speed, about=about))

@@ -1,7 +1,6 @@
 """An Ollama that needs no GPU: the same wire, the same scheduler, service times from the facts of its models."""
 
 from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles
-from hearth.emulator.quirks import Quirk, QuirkName, parse_quirk
 from hearth.emulator.server import Emulator
 
-__all__ = ["EmulatedModel", "Emulator", "Quirk", "QuirkName", "default_profiles", "load_profiles", "parse_quirk"]
+__all__ = ["EmulatedModel", "Emulator", "default_profiles", "load_profiles"]

@@ -11,16 +11,16 @@ import asyncio
 import math
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hearth.clock import Clock
 from hearth.dialects.writers import Said, Text
-from hearth.emulator.models import BUSY_TEXT, GIB, Catalogue, EmulatedModel, Installed, OllamaError, RunnerDied
+from hearth.emulator.models import BUSY_TEXT, DIED_TEXT, GIB, Catalogue, EmulatedModel, Installed, OllamaError
 from hearth.emulator.prompts import LoadKey
-from hearth.emulator.quirks import Faults, Quirk, QuirkName
+from hearth.emulator.quirks import Faults
 
 _LOGGED = 10_000
 _CACHED_PROMPTS = 8
@@ -113,7 +113,7 @@ class Engine:
         num_parallel: slots per model (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
         max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
         vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
-        quirks: known bugs of a real Ollama to show; raises `ConfigError` when one is given twice.
+        quirks: known bugs of a real Ollama to show, each as `parse_quirk` reads it; raises `ConfigError`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Engine:
         max_queue: int = 512,
         max_loaded: int = 3,
         vram_gib: float = 24.0,
-        quirks: frozenset[Quirk] = frozenset(),
+        quirks: Iterable[str] = (),
     ) -> None:
         if speed <= 0:
             raise ValueError("speed must be positive")
@@ -189,7 +189,7 @@ class Engine:
     @asynccontextmanager
     async def lease(self, installed: Installed, key: LoadKey, keep_alive_s: float | None) -> AsyncIterator[Runner]:
         """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
-        if self.faults.strikes(QuirkName.BUSY_503):
+        if self.faults.strikes("busy-503"):
             raise OllamaError(503, BUSY_TEXT)
         pending = _Pending(installed, key, keep_alive_s, asyncio.get_running_loop().create_future())
         runner = self._loaded.get(installed.model.weights)
@@ -218,7 +218,7 @@ class Engine:
             say: takes a piece; None where the answer is sent whole at the end.
             dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
 
-        Returns how long prompt and answer took, in seconds. Raises `RunnerDied` when the runner's process ends meanwhile.
+        Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the runner's process ends meanwhile.
         """
         speed, model = self._speed / runner.slowdown, runner.model
         async with self._slot(runner) as use:
@@ -247,7 +247,7 @@ class Engine:
         else:
             await asyncio.sleep(0)
         if runner.died.is_set():
-            raise RunnerDied
+            raise OllamaError(500, DIED_TEXT)
 
     @asynccontextmanager
     async def _slot(self, runner: Runner) -> AsyncIterator[_SlotUse]:
@@ -263,10 +263,10 @@ class Engine:
             raise
         finally:
             runner.executions += 1
-            if runner.executions == self.faults.number(QuirkName.DEAD_RUNNER):
+            if runner.executions == self.faults.number("dead-runner"):
                 runner.died.set()
             ahead_s = use.reads_until - self.clock.monotonic()
-            if left and ahead_s > 0 and self.faults.number(QuirkName.IGNORES_DISCONNECT):
+            if left and ahead_s > 0 and self.faults.number("ignores-disconnect"):
                 runner.orphans += 1
                 asyncio.get_running_loop().call_later(ahead_s, self._end_orphan, runner)
             elif left and use.streams and self.faults.leaks_a_slot():
@@ -324,7 +324,7 @@ class Engine:
     def _attach(self, runner: Runner, pending: _Pending) -> None:
         runner.references += 1
         runner.stop_timer()
-        wedges = bool(self.faults.number(QuirkName.EVICTION_WEDGE, 1.0))
+        wedges = bool(self.faults.number("eviction-wedge", 1.0))
         if pending.keep_alive_s is not None and (wedges or not runner.evicting):
             runner.keep_alive_s = pending.keep_alive_s
 
@@ -393,7 +393,7 @@ class Engine:
             vram_bytes=int(min(card_gib, model.vram_gib) * GIB),
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(1 if model.can("embedding") else self._num_parallel),
-            slowdown=self.faults.number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < model.vram_gib else 1.0,
+            slowdown=self.faults.number("cpu-offload", 1.0) if 0 < card_gib < model.vram_gib else 1.0,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
         self._loads.append((name, self.clock.monotonic()))
@@ -403,7 +403,7 @@ class Engine:
 
     def _begin_unload(self, runner: Runner) -> None:
         runner.stop_timer()
-        stuck_s = self.faults.number(QuirkName.STUCK_UNLOAD)
+        stuck_s = self.faults.number("stuck-unload")
         if stuck_s == 0:
             self._unload(runner)
         elif stuck_s != math.inf:

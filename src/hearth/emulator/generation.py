@@ -1,4 +1,4 @@
-"""The routes that generate, in every dialect: what each of them reads, and how it answers.
+"""The routes that compute on a model, in every dialect: what each of them reads, and how it answers.
 
 Conversions, the order of checks and their texts as in ollama/ollama v0.33.0-rc2 (`server/routes.go`, `openai`, `anthropic`, `middleware`).
 Reads only what Ollama reads: of an OpenAI body `max_tokens` counts; `max_completion_tokens`, `n`, `tool_choice` and `keep_alive` do not.
@@ -6,7 +6,11 @@ Reads only what Ollama reads: of an OpenAI body `max_tokens` counts; `max_comple
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.dialects.writers import (
@@ -16,15 +20,124 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
+    Said,
     Text,
+    Writer,
     response_in_progress,
 )
-from hearth.emulator.models import Installed, OllamaError
-from hearth.emulator.prompts import Ask, Message, fitted
-from hearth.emulator.session import check_capabilities, open_session
-from hearth.emulator.wire import EVENTS, Call, keep_alive_s
+from hearth.emulator.engine import Runner, Say
+from hearth.emulator.models import EmulatedModel, Installed, OllamaError
+from hearth.emulator.prompts import (
+    GREEDY_SEED,
+    Ask,
+    Message,
+    Options,
+    check_capabilities,
+    check_format,
+    count_tokens,
+    fitted,
+    read_options,
+    token_ids,
+)
+from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, logprobs_of, plan_reply, shortest, vector_of
+from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, nanoseconds
 
 _TEXTS = ("text", "input_text", "output_text")
+_PIECES_BEFORE_DEATH = 3
+
+
+# One generation, the same for every dialect: a lease, a prompt, a planned reply, and how it is told.
+
+
+@asynccontextmanager
+async def open_session(call: Call, installed: Installed, ask: Ask) -> AsyncIterator[Session]:
+    """Hold a loaded runner for the block; raises `OllamaError` for bad options or a full queue."""
+    engine = call.engine
+    options = read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
+    async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
+        yield Session(call, installed.model, ask, options, runner, engine.clock.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A request that holds its runner, since `held_at`."""
+
+    call: Call
+    model: EmulatedModel
+    ask: Ask
+    options: Options
+    runner: Runner
+    held_at: float
+
+    async def tell(self, writer: Writer) -> None:
+        """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and the error is the whole answer."""
+        call, wall_s = self.call, self.call.engine.clock.wall
+        if not self.ask.stream:
+            await call.json(writer.whole(await self._speak(), wall_s()))
+            return
+        call.prepare(NDJSON if call.native else EVENTS)
+
+        async def say(said: Said) -> None:
+            await call.send(writer.say(said, wall_s()))
+
+        try:
+            done = await self._speak(say)
+        except OllamaError as error:
+            if not (call.native or call.started):
+                raise
+            await (call.break_off(error) if call.native else call.send(writer.broken()))
+        else:
+            await call.send(writer.end(done, wall_s()))
+
+    async def _speak(self, say: Say | None = None) -> Generation:
+        """The reply, part by part to `say` if there is one.
+
+        Raises `OllamaError` before the first part for a bad format or a prompt that is too long, and where the runner dies.
+        """
+        ask, engine, model = self.ask, self.call.engine, self.model
+        check_format(ask.schema)
+        text, prompt_tokens = fitted(model, ask, self.options)
+        plan = plan_reply(model, text, self._wish(text, prompt_tokens))
+        pieces = [one for one in plan.said if isinstance(one, Text)]
+        if ask.logprobs:
+            pieces = [replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)]) for piece in pieces]
+        reason = None if engine.faults.strikes("no-done") else plan.reason
+        dies = say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk")
+        dies_after = _PIECES_BEFORE_DEATH if dies else math.inf
+        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, pieces, plan.output_tokens, say, dies_after=dies_after)
+        if say is not None:
+            for call in plan.calls:
+                await say(call)
+        return replace(
+            plan,
+            said=[*pieces, *plan.calls],
+            reason=reason,
+            prompt_tokens=prompt_tokens,
+            context=token_ids(model, text + plan.text) if ask.context else (),
+            total_ns=nanoseconds(engine.clock.monotonic() - self.call.received_at),
+            load_ns=nanoseconds(self.held_at - self.call.received_at),
+            prompt_ns=nanoseconds(prompt_s, step=1000),
+            output_ns=nanoseconds(output_s, step=1000),
+        )
+
+    def _wish(self, text: str, prompt_tokens: int) -> Wish:
+        ask, options, engine = self.ask, self.options, self.call.engine
+        seed = engine.rng.getrandbits(31) if options.seed is None else options.seed
+        limit_tokens = options.limit_tokens
+        if not ask.shift:
+            room_tokens = max(1, options.num_ctx - prompt_tokens)
+            limit_tokens = min(limit_tokens or room_tokens, room_tokens)
+        warm = self.runner.reads(begun(text)[0])
+        return Wish(
+            seed=seed,
+            limit_tokens=limit_tokens,
+            stop=options.stop,
+            schema=ask.schema,
+            thinks=ask.prompt is None and self.model.can("thinking") and ask.think not in (False, "none"),
+            tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8)) if ask.tools else None,
+            drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED) if warm else None,
+        )
+
 
 # Ollama's own routes.
 
@@ -84,7 +197,7 @@ async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: st
             text, _ = fitted(session.model, ask, session.options)
             await call.json(writer.line(wall_s()) | said | {"done": False, "_debug_info": {"rendered_template": text}})
         else:
-            await session.tell(writer, stream=ask.stream)
+            await session.tell(writer)
 
 
 # OpenAI's routes.
@@ -118,10 +231,9 @@ async def completions(call: Call) -> None:
 
 async def transcriptions(call: Call) -> None:
     """No emulated model hears anything."""
-    if not call.body.startswith(b"--"):
-        text = "failed to parse multipart form: request Content-Type isn't multipart/form-data"
-        raise OllamaError(400, text, at_bind=True)
-    raise OllamaError(400, "this model does not support audio")
+    if call.body.startswith(b"--"):
+        raise OllamaError(400, "this model does not support audio")
+    raise OllamaError(400, "failed to parse multipart form: request Content-Type isn't multipart/form-data", at_bind=True)
 
 
 async def responses(call: Call) -> None:
@@ -150,7 +262,7 @@ async def responses(call: Call) -> None:
     asked = {name: body.get(name) for name in RESPONSE_REPEATS}
     writer = ResponsesWriter(name, response_in_progress(name, ask.model, asked, created_wall_s))
     async with open_session(call, installed, ask) as session:
-        await session.tell(writer, stream=ask.stream)
+        await session.tell(writer)
 
 
 def _openai_ask(body: Body, *, limit: str) -> Ask:
@@ -213,7 +325,7 @@ async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body,
     )
     async with open_session(call, installed, ask) as session:
         if not ask.render_only:
-            await session.tell(writer, stream=ask.stream)
+            await session.tell(writer)
         elif ask.stream:
             await call.whole(b"".join(writer.say(Text(text=""), 0.0)), EVENTS)
         else:
@@ -236,8 +348,7 @@ async def messages(call: Call) -> None:
     check_capabilities(installed, ask, task="chat", strict_thinking=False)
     estimated_tokens = sum(len(one.content) for one in ask.messages) // 4 + 1
     async with open_session(call, installed, ask) as session:
-        writer = MessagesWriter(call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens)
-        await session.tell(writer, stream=ask.stream)
+        await session.tell(MessagesWriter(call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens))
 
 
 def _messages_ask(body: Body) -> Ask:
@@ -266,9 +377,6 @@ def _anthropic_message(body: Body) -> Message:
     blocks = content if isinstance(content, list) else []
     is_result = any(isinstance(one, dict) and one.get("type") == "tool_result" for one in blocks)
     return Message(role="tool" if is_result else body.string("role"), content=_text(content))
-
-
-# What several of them do.
 
 
 def _message(body: Body, content: str, thinking: str) -> Message:
@@ -314,3 +422,77 @@ def _required(call: Call, ask: Ask) -> Installed:
     if not ask.model:
         raise OllamaError(400, "model is required")
     return call.engine.catalogue.require(ask.model)
+
+
+# Embeddings. A vector depends on model and text alone, so the same text gives the same bits alone and in a batch.
+
+
+async def embed(call: Call) -> None:
+    """`/api/embed`."""
+    body = call.read()
+    ask, texts = _embedding_ask(body), _inputs(body.get("input"))
+    vectors, tokens, load_s = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
+    answer: JsonObject = {"model": ask.model, "embeddings": [[*map(shortest, vector)] for vector in vectors]}
+    if texts:
+        total_s = call.engine.clock.monotonic() - call.received_at
+        answer |= {"total_duration": nanoseconds(total_s), "load_duration": nanoseconds(load_s), "prompt_eval_count": tokens}
+    await call.json(answer)
+
+
+async def legacy_embeddings(call: Call) -> None:
+    """`/api/embeddings`: one prompt, values in double precision."""
+    body = call.read()
+    prompt, ask = body.string("prompt"), _embedding_ask(body)
+    if not ask.model:
+        raise OllamaError(400, "model is required")
+    vectors, _, _ = await _embed(call, ask, [prompt] if prompt else [], unsupported_status=500)
+    await call.json({"embedding": [*vectors[0]] if vectors else []})
+
+
+async def openai_embeddings(call: Call) -> None:
+    """`/v1/embeddings`."""
+    body = call.read()
+    ask, given = Ask(model=body.string("model"), stream=False), body.get("input")
+    if given is None or given == []:
+        raise OllamaError(400, "invalid input", at_bind=True)
+    packed = body.string("encoding_format").lower() == "base64"
+    texts = [""] if given == "" else _inputs(given)
+    vectors, tokens, _ = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
+    data: list[JsonValue] = [
+        {"object": "embedding", "embedding": b64encode(floats_of(vector)).decode() if packed else [*map(shortest, vector)], "index": place}
+        for place, vector in enumerate(vectors)
+    ]
+    await call.json({"object": "list", "data": data, "model": ask.model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+
+
+def _embedding_ask(body: Body) -> Ask:
+    truncate = body.flag("truncate", default=True)
+    return Ask(model=body.string("model"), stream=False, options=body.map("options"), keep_alive_s=keep_alive_s(body), truncate=truncate)
+
+
+def _inputs(given: JsonValue) -> list[str]:
+    listed = given if isinstance(given, list) else [given] if given else []
+    texts = [one for one in listed if isinstance(one, str)]
+    if len(texts) != len(listed) or not (given is None or isinstance(given, str | list)):
+        raise OllamaError(400, "invalid input type")
+    return texts
+
+
+async def _embed(
+    call: Call, ask: Ask, texts: Sequence[str], *, dimensions: int | None = None, unsupported_status: int = 501
+) -> tuple[list[tuple[float, ...]], int, float]:
+    """The vectors, the tokens of all texts, and how long the load took in seconds."""
+    missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
+    installed, engine = call.engine.catalogue.require(ask.model, template=missing), call.engine
+    model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
+    async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
+        load_s = engine.clock.monotonic() - call.received_at
+        if texts and not model.can("embedding"):
+            raise OllamaError(unsupported_status, "This server does not support embeddings. Start it with `--embeddings`")
+        sizes = [count_tokens(model, text) for text in texts]
+        if not ask.truncate and any(tokens > options.num_ctx for tokens in sizes):
+            raise OllamaError(400, "the input length exceeds the context length")
+        sizes = [min(tokens, options.num_ctx) for tokens in sizes]
+        for tokens in sizes:
+            await engine.speak(runner, tokens)
+    return [vector_of(model, text, dimensions) for text in texts], sum(sizes), load_s

@@ -18,6 +18,8 @@ from hearth.errors import ConfigError, HearthError
 
 GIB = 2**30
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
+DIED_TEXT = "an error was encountered while running the model: unexpected EOF"
+"""The process that runs the model ended before the answer did."""
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}\Z")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
@@ -31,13 +33,6 @@ class OllamaError(HearthError):
         super().__init__(message)
         self.status = status
         self.at_bind = at_bind
-
-
-class RunnerDied(OllamaError):
-    """The process that runs the model ended before the answer did."""
-
-    def __init__(self) -> None:
-        super().__init__(500, "an error was encountered while running the model: unexpected EOF")
 
 
 class EmulatedModel(BaseModel):

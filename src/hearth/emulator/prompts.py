@@ -13,7 +13,7 @@ from functools import reduce
 from typing import TypeAlias
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.emulator.models import EmulatedModel, OllamaError
+from hearth.emulator.models import EmulatedModel, Installed, OllamaError
 
 _WORD_PART = re.compile(r"\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1
@@ -194,3 +194,22 @@ def _check(name: str, value: JsonValue) -> None:
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
     if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(kind, numeric):
         raise OllamaError(500, f'option "{name}" must be of type {kind}')
+
+
+def check_format(schema: JsonValue) -> None:
+    """Raises `OllamaError` 500 for what is neither "json" nor a schema."""
+    if schema is None or isinstance(schema, dict) or schema == "json":
+        return
+    quoted = encode(encode(schema).decode()).decode()
+    raise OllamaError(500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object')
+
+
+def check_capabilities(installed: Installed, ask: Ask, *, task: str, strict_thinking: bool = True) -> None:
+    """Refuse what the model cannot do; raises `OllamaError` 400 with Ollama's text for the missing capability."""
+    model = installed.model
+    if not model.can("completion"):
+        raise OllamaError(400, f'"{ask.model}" does not support {task}')
+    if ask.tools and not model.can("tools"):
+        raise OllamaError(400, f"{installed.name.full} does not support tools")
+    if strict_thinking and ask.think not in (None, False, "none") and not model.can("thinking"):
+        raise OllamaError(400, f'"{ask.model}" does not support thinking')

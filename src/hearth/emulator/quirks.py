@@ -8,31 +8,29 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from hearth.errors import ConfigError
 
 Setting = float | str
 
 
-class QuirkName(StrEnum):
-    """What a quirk is called on the command line."""
-
-    EVICTION_WEDGE = "eviction-wedge"
-    SLOT_LEAK = "slot-leak"
-    DEAD_RUNNER = "dead-runner"
-    NO_DONE = "no-done"
-    EMPTY_ERROR_CHUNK = "empty-error-chunk"
-    ENDLESS_LOAD = "endless-load"
-    BUSY_503 = "busy-503"
-    CPU_OFFLOAD = "cpu-offload"
-    IGNORES_DISCONNECT = "ignores-disconnect"
-    STUCK_UNLOAD = "stuck-unload"
-    CACHE_DRIFT = "cache-drift"
+QuirkName = Literal[
+    "eviction-wedge",
+    "slot-leak",
+    "dead-runner",
+    "no-done",
+    "empty-error-chunk",
+    "endless-load",
+    "busy-503",
+    "cpu-offload",
+    "ignores-disconnect",
+    "stuck-unload",
+    "cache-drift",
+]
+"""What a quirk is called on the command line."""
 
 
 class Kind(NamedTuple):
@@ -44,52 +42,26 @@ class Kind(NamedTuple):
     default: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirk:
-    """One bug, switched on.
-
-    Args:
-        value: as after `=` on the command line; None is the default of the quirk.
-
-    Raises:
-        ConfigError: the quirk cannot have this value.
-    """
-
-    name: QuirkName
-    value: str | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            _ = self.setting
-        except (ValueError, KeyError) as error:
-            takes = KINDS[self.name].value or "no value"
-            raise ConfigError([f"quirk {self.name}: cannot be '{self.value}'; it takes {takes}"]) from error
-
-    @property
-    def setting(self) -> Setting:
-        """The value as a number, or as text where it is a name."""
-        kind = KINDS[self.name]
-        return kind.read(kind.default if self.value is None else self.value)
-
-    def __str__(self) -> str:
-        return self.name if self.value is None else f"{self.name}={self.value}"
-
-
-def parse_quirk(text: str) -> Quirk:
-    """`NAME` or `NAME=VALUE`; raises `ConfigError` for an unknown name, listing the known ones, and for a value that it cannot have."""
-    name, has_value, value = text.partition("=")
-    if name not in KINDS:
-        raise ConfigError([f"unknown quirk '{name}'; known are {', '.join(KINDS)}"])
-    return Quirk(name=QuirkName(name), value=value if has_value else None)
+def parse_quirk(text: str) -> tuple[QuirkName, Setting]:
+    """Name and setting of `NAME` or `NAME=VALUE`; raises `ConfigError` for an unknown name, listing the known, and for a bad value."""
+    wanted, has_value, value = text.partition("=")
+    for name, kind in KINDS.items():
+        if name == wanted:
+            try:
+                return name, kind.read(value if has_value else kind.default)
+            except (ValueError, KeyError) as error:
+                raise ConfigError([f"quirk {name}: cannot be '{value}'; it takes {kind.value or 'no value'}"]) from error
+    raise ConfigError([f"unknown quirk '{wanted}'; known are {', '.join(KINDS)}"])
 
 
 class Faults:
-    """What is switched on; raises `ConfigError` where a quirk is given twice. `rng` decides where a quirk has a probability."""
+    """What is switched on; raises as `parse_quirk`, and where a quirk has two values. `rng` decides where it has a probability."""
 
-    def __init__(self, quirks: frozenset[Quirk], rng: random.Random) -> None:
-        self._settings = {quirk.name: quirk.setting for quirk in quirks}
-        if len(self._settings) < len(quirks):
-            raise ConfigError([f"a quirk is given twice: {', '.join(sorted(map(str, quirks)))}"])
+    def __init__(self, quirks: Iterable[str], rng: random.Random) -> None:
+        texts = sorted(set(quirks))
+        self._settings = dict(map(parse_quirk, texts))
+        if len(self._settings) < len(texts):
+            raise ConfigError([f"a quirk is given twice: {', '.join(texts)}"])
         self._rng = rng
         self._occasions: Counter[QuirkName] = Counter()
 
@@ -106,7 +78,7 @@ class Faults:
 
     def leaks_a_slot(self) -> bool:
         """The slot of this abandoned stream is lost."""
-        probability = self.number(QuirkName.SLOT_LEAK)
+        probability = self.number("slot-leak")
         return probability > 0 and self._rng.random() < probability
 
     def drift_after(self, request: str, *, greedy: bool) -> int | None:
@@ -114,15 +86,15 @@ class Faults:
 
         The same each time: an engine is deterministic for a given history of its cache.
         """
-        probability = self.number(QuirkName.CACHE_DRIFT) / (3 if greedy else 1)
+        probability = self.number("cache-drift") / (3 if greedy else 1)
         chance = random.Random(request)  # noqa: S311 - of an emulated engine
         return chance.randrange(20) if chance.random() < probability else None
 
     def load_never_ends(self, *names: str) -> bool:
         """This load, of the model with these names, hangs; to be asked once per load."""
-        wanted = self._settings.get(QuirkName.ENDLESS_LOAD)
-        self._occasions[QuirkName.ENDLESS_LOAD] += 1
-        return wanted in ("", *names, self._occasions[QuirkName.ENDLESS_LOAD])
+        wanted = self._settings.get("endless-load")
+        self._occasions["endless-load"] += 1
+        return wanted in ("", *names, self._occasions["endless-load"])
 
 
 def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
@@ -138,35 +110,35 @@ def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
 _EVERY = _number(lambda value: value >= 1 and value.is_integer())
 _PROBABILITY = _number(lambda value: 0 < value <= 1)
 _SHARE = "a probability above 0 and up to 1"
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
     {
-        QuirkName.EVICTION_WEDGE: Kind(
+        "eviction-wedge": Kind(
             "keep_alive revives a model that is to be unloaded (always on; `off` ends it)",
             {"on": 1.0, "off": 0.0}.__getitem__,
             "on or off",
             "on",
         ),
-        QuirkName.SLOT_LEAK: Kind("a disconnect in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
-        QuirkName.DEAD_RUNNER: Kind("a model's process dies after 3 requests and stays listed", _EVERY, "a number of requests", "3"),
-        QuirkName.NO_DONE: Kind("answers end cleanly without their last line or event", _EVERY, "which answers: every n-th", "1"),
-        QuirkName.EMPTY_ERROR_CHUNK: Kind("a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"),
-        QuirkName.ENDLESS_LOAD: Kind(
+        "slot-leak": Kind("a disconnect in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
+        "dead-runner": Kind("a model's process dies after 3 requests and stays listed", _EVERY, "a number of requests", "3"),
+        "no-done": Kind("answers end cleanly without their last line or event", _EVERY, "which answers: every n-th", "1"),
+        "empty-error-chunk": Kind("a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"),
+        "endless-load": Kind(
             "a load never ends",
             lambda text: _EVERY(text) if text.isdigit() else text,
             "the number of the load or the name of a model (every load if not given)",
         ),
-        QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
-        QuirkName.CPU_OFFLOAD: Kind(
+        "busy-503": Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
+        "cpu-offload": Kind(
             "a model too large for the GPU runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
         ),
-        QuirkName.IGNORES_DISCONNECT: Kind("a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
-        QuirkName.STUCK_UNLOAD: Kind(
+        "ignores-disconnect": Kind("a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
+        "stuck-unload": Kind(
             "an unloaded model stays listed",
             _number(lambda value: value >= 0),
             "seconds (forever if not given)",
             "inf",
         ),
-        QuirkName.CACHE_DRIFT: Kind(
+        "cache-drift": Kind(
             "a seeded request that finds its prompt cached may get another answer",
             _PROBABILITY,
             f"{_SHARE}, a third of it at temperature 0",

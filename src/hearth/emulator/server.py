@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.emulator import embeddings, generation, management
+from hearth.emulator import generation, management
 from hearth.emulator.engine import Engine, LoggedRequest
 from hearth.emulator.models import OllamaError
 from hearth.emulator.wire import Call, Handler, write_headers_like_go
@@ -52,8 +52,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/api/ps", management.ps),
     ("POST", "/api/generate", generation.generate),
     ("POST", "/api/chat", generation.chat),
-    ("POST", "/api/embed", embeddings.embed),
-    ("POST", "/api/embeddings", embeddings.legacy),
+    ("POST", "/api/embed", generation.embed),
+    ("POST", "/api/embeddings", generation.legacy_embeddings),
     ("POST", "/api/show", management.show),
     ("POST", "/api/create", management.create),
     ("POST", "/api/pull", management.pull),
@@ -64,7 +64,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/api/blobs/{tail}", management.put_blob),
     ("POST", "/v1/chat/completions", generation.chat_completions),
     ("POST", "/v1/completions", generation.completions),
-    ("POST", "/v1/embeddings", embeddings.openai_embeddings),
+    ("POST", "/v1/embeddings", generation.openai_embeddings),
     ("POST", "/v1/responses", generation.responses),
     ("POST", "/v1/messages", generation.messages),
     ("POST", "/v1/audio/transcriptions", generation.transcriptions),

@@ -7,15 +7,17 @@ letter is missing. Pure: draws come from a hash.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, count, islice, pairwise
+from math import sqrt
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.writers import Generation, Text, ToolCall
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, pieces_of
+from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, Message, pieces_of
 
 _TEXT = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or by one had not but what all were "
@@ -276,3 +278,41 @@ def logprobs_of(text: str, top: int) -> JsonObject:
 
 def _token(text: str, logprob: float) -> JsonObject:
     return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}
+
+
+def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject], *, call_id: str = "") -> ToolCall | None:
+    """The tool that the last user message asks for: it names the tool, or a long word of the tool's name; None otherwise."""
+    if not messages or messages[-1].role != "user":
+        return None
+    said, lower = messages[-1].content, messages[-1].content.lower()
+    for tool in tools:
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str):
+            continue
+        words = [name.lower(), *(word for word in name.lower().replace("-", "_").split("_") if len(word) > 4)]
+        if any(word in lower for word in words):
+            parameters = function.get("parameters")
+            has_fields = isinstance(parameters, dict) and parameters.get("properties")
+            value = sample(parameters, draws(said), hints=said) if has_fields else {}
+            return ToolCall(call_id=call_id, name=name, arguments=value if isinstance(value, dict) else {})
+    return None
+
+
+def vector_of(model: EmulatedModel, text: str, dimensions: int | None = None) -> tuple[float, ...]:
+    """A vector of length 1 in single precision; shortened ones are normalised again."""
+    full = model.embedding_length
+    size = min(dimensions, full) if dimensions and dimensions > 0 else full
+    raw = [number / 2**31 - 1.0 for number in islice(draws(f"{model.name}\x00{text}"), size)]
+    length = sqrt(sum(value * value for value in raw))
+    return struct.unpack(f"<{size}f", floats_of([value / length for value in raw]))
+
+
+def floats_of(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def shortest(value: float) -> float:
+    """The float whose text is the shortest that still means the same number in single precision, as Go prints a float32."""
+    found = (float(f"{value:.{digits}g}") for digits in (6, 7, 8))
+    return next((short for short in found if struct.unpack("<f", floats_of([short]))[0] == value), float(f"{value:.9g}"))

@@ -26,16 +26,9 @@ from hearth.simulation.engine import Record, Run, simulate
 from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
 from hearth.types import Lane, Sequence
 
+EstimateError = Mapping[str, float | None]
+"""How far estimated and actual waits for the first start lie apart: how many were `sampled`, `median_error_s` and `median_error_pct`."""
 WORTH_S = 1.0  # waits from here on count for the relative error: a hundredth of a second off a wait of none is no error of any percentage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateError:
-    """How far estimated and actual waits for the first start lie apart."""
-
-    sampled: int  # arrivals that were estimated and later started
-    median_error_s: float | None  # median of |estimated - actual|; None where nothing was sampled
-    median_error_pct: float | None  # median of the same in percent of the actual wait, over waits of `WORTH_S` and more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +112,7 @@ def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> di
         "swaps": [{"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end} for swap in run.swaps],
         "summary": asdict(summary(run)),
         "lanes": {lane.value: asdict(waits) for lane, waits in by_lane(run).items()},
-        "estimates": None if estimates is None else asdict(estimates),
+        "estimates": estimates,
     }
 
 
@@ -155,10 +148,8 @@ def _seconds(value: float) -> str:
 
 
 def _off_by(error: EstimateError | None) -> str:
-    if error is None or error.median_error_s is None:
-        return "-"
-    share = "" if error.median_error_pct is None else f" ({error.median_error_pct:.0f})"
-    return _seconds(error.median_error_s) + share
+    error_s, error_pct = (error or {}).get("median_error_s"), (error or {}).get("median_error_pct")
+    return "-" if error_s is None else _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
 
 
 class Estimating:
@@ -188,13 +179,13 @@ class Estimating:
         return [100 * abs(estimated - actual) / actual for estimated, actual in self._pairs_s if actual >= WORTH_S]
 
     def error(self) -> EstimateError:
-        """What was found so far."""
+        """What was found so far; no median where nothing was sampled."""
         errors_s, errors_pct = [abs(estimated - actual) for estimated, actual in self._pairs_s], self.errors_pct()
-        return EstimateError(
-            sampled=len(errors_s),
-            median_error_s=median(errors_s) if errors_s else None,
-            median_error_pct=median(errors_pct) if errors_pct else None,
-        )
+        return {
+            "sampled": len(errors_s),
+            "median_error_s": median(errors_s) if errors_s else None,
+            "median_error_pct": median(errors_pct) if errors_pct else None,
+        }
 
 
 PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interleave": 8.0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,14 +35,6 @@ WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600,
 Span = tuple[float, float]  # (start, length) in seconds
 
 
-class Scale(NamedTuple):
-    """Of the time axis."""
-
-    unit: str
-    seconds: float
-    end_s: float
-
-
 def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
     """The picture as PNG: a strip per policy in the order given, under them the waits of each lane that had any work."""
     used = {record.model for run in runs.values() for record in run.records if record.model is not None}
@@ -54,11 +46,12 @@ def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
     parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[strip_in * len(runs) + 0.8, WAITS_IN])
     day, waits = parts[0, 0], parts[1, 0]
     figure.suptitle(_text(f"What the GPU did{f': {title}' if title else ''}"), fontsize=13, x=0.01, ha="left")
-    scale = _scale(runs.values())
+    end_s = max((*(record.ended for run in runs.values() for record in run.records if record.ended is not None), 1.0))
+    unit, unit_s = next(((unit, size) for unit, size in UNITS if end_s >= 3 * size), ("s", 1.0))
     strips = day.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (policy, run) in zip(strips, runs.items(), strict=True):
-        _strip(axes, policy, run, models, scale)
-    strips[-1].set_xlabel(f"time ({scale.unit})")
+        _strip(axes, policy, run, models, end_s=end_s, unit_s=unit_s)
+    strips[-1].set_xlabel(f"time ({unit})")
     kinds = [
         Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
         Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
@@ -98,11 +91,11 @@ def _png(figure: Figure) -> bytes:
     return out.getvalue()
 
 
-def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scale) -> None:
+def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], *, end_s: float, unit_s: float) -> None:
     """One policy: a row per model with what it served, what was thrown away, and when it was being loaded."""
 
     def spans(pairs: Iterable[tuple[float | None, float | None]]) -> list[Span]:
-        return [(start / scale.seconds, length / scale.seconds) for start, length in merged(pairs, scale.end_s / RESOLUTION)]
+        return [(start / unit_s, length / unit_s) for start, length in merged(pairs, end_s / RESOLUTION)]
 
     for row, model in enumerate(models):
         served = spans((r.started, r.ended) for r in run.records if r.model == model and r.wait_s is not None)
@@ -114,7 +107,7 @@ def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scal
         axes.broken_barh(loading, place, facecolors="#E8E8E8", edgecolors=GREY, hatch="//////", linewidth=0.4)
     axes.set_yticks(range(len(models)), [_text(model) for model in models], fontsize=9)
     axes.set_ylim(len(models) - 0.45, -0.55)
-    axes.set_xlim(0, scale.end_s / scale.seconds)
+    axes.set_xlim(0, end_s / unit_s)
     axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -165,12 +158,6 @@ def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> 
         else:
             spans.append((start, end))
     return [(start, end - start) for start, end in spans]
-
-
-def _scale(runs: Iterable[Run]) -> Scale:
-    end_s = max((*(record.ended for run in runs for record in run.records if record.ended is not None), 1.0))
-    unit, seconds = next(((unit, size) for unit, size in UNITS if end_s >= 3 * size), ("s", 1.0))
-    return Scale(unit=unit, seconds=seconds, end_s=end_s)
 
 
 def _colour(number: int) -> str:
