@@ -16,12 +16,10 @@ from hearth.types import __version__
 from tests.support.cases import for_each
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
+NOBODY = "--url localhost:1"
 
 
-@for_each(
-    "command",
-    ["--help", "stauts", "status --json --url http://127.0.0.1:1", "cancel 17 --url localhost:1", "admin pause --url localhost:1"],
-)
+@for_each("command", ["--help", "stauts", f"status --json {NOBODY}", f"cancel 17 {NOBODY}", f"admin pause {NOBODY}"])
 def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     program = (
         "import sys\nfrom hearth.cli import main\n"
@@ -32,27 +30,17 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     assert done.stdout.splitlines()[-1] == "IMPORTED"
 
 
-def test_help_lists_every_command_in_the_order_of_use(hearth):
+def test_help_lists_every_command_in_the_order_of_use_with_the_first_line_of_its_own_help(hearth):
     text = hearth("--help").output
     places = [text.index(f"\n  {name} ") for name in main.commands]
     assert places == sorted(places)
-
-
-@for_each("name", sorted(main.commands))
-def test_the_line_in_the_list_is_the_first_line_of_the_commands_own_help(name):
-    stand_in = main.commands[name]
-    assert isinstance(stand_in, LazyCommand)
-    assert stand_in.load().get_short_help_str(limit=200) == stand_in.short_help
-
-
-def test_version_is_the_packages_both_ways(hearth):
-    assert hearth("--version").output == f"hearth {__version__}\n"
-    assert hearth("version").output.startswith(f"hearth {__version__} (Python ")
-
-
-def test_a_target_that_is_no_command_is_a_programming_error():
+    for stand_in in main.commands.values():
+        assert isinstance(stand_in, LazyCommand)
+        assert stand_in.load().get_short_help_str(limit=200) == stand_in.short_help
     with pytest.raises(TypeError, match="not a click command"):
         LazyCommand("broken", target="hearth.cli:__doc__", short_help="").load()
+    assert hearth("--version").output == f"hearth {__version__}\n"
+    assert hearth("version").output.startswith(f"hearth {__version__} (Python ")
 
 
 @for_each(
@@ -75,29 +63,24 @@ def test_an_error_of_ours_is_a_message_and_an_exit_code(error, code, says):
 @for_each(
     ("words", "offered"),
     [
-        (("s",), ["serve", "status", "submit", "simulate"]),
-        (("chat", "--url", "{url}", "ll"), ["llama3.1:8b"]),
-        (("log", "--url", "{url}", "--model", "n"), ["nomic-embed-text:latest"]),
-        (("chat", "--url", "http://127.0.0.1:9", ""), []),
-        (("chat", "--url", "ftp://x:y", ""), []),
-        (("ca",), ["cancel"]),
-        (("config", "d"), ["diff"]),
-        (("status", "--w"), ["--watch"]),
-        (("submit", "--pri"), ["--priority"]),
-        (("submit", "--priority", ""), ["critical", "normal", "background"]),
-        (("log", "--outcome", "c"), ["completed", "cancelled"]),
+        ("s", ["serve", "status", "submit", "simulate"]),
+        ("chat --url {url} ll", ["llama3.1:8b"]),
+        ("log --url {url} --model n", ["nomic-embed-text:latest"]),
+        ("chat --url http://127.0.0.1:9 ", []),
+        ("chat --url ftp://x:y ", []),
+        ("ca", ["cancel"]),
+        ("config d", ["diff"]),
+        ("status --w", ["--watch"]),
+        ("submit --pri", ["--priority"]),
+        ("submit --priority ", ["critical", "normal", "background"]),
+        ("log --outcome c", ["completed", "cancelled"]),
+        ("cancel --url {busy} --caller n", ["n8n", "nightly"]),
     ],
 )
-def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(url, words, offered):
-    *before, incomplete = (word.format(url=url) for word in words)
+def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(url, busy, words, offered):
+    busy.put("/llm/log?limit=500", {"items": [{"caller": "nightly"}, {"caller": "n8n"}]})
+    *before, incomplete = words.format(url=url, busy=busy.url).split(" ")
     completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")
     assert [item.value for item in completing.get_completions(before, incomplete)] == offered
-
-
-def test_a_shell_completes_the_callers_that_wait_run_or_have_ended(busy):
-    busy.put("/llm/log?limit=500", {"items": [{"caller": "nightly"}, {"caller": "n8n"}]})
-    completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")
-    offered = [item.value for item in completing.get_completions(["cancel", "--url", busy.url, "--caller"], "n")]
-    assert offered == ["n8n", "nightly"]
-    del busy.answers["/llm/log?limit=500"]
-    assert completing.get_completions(["log", "--url", busy.url, "--caller"], "")
+    del busy.answers["/llm/log?limit=500"]  # a gateway without a store
+    assert "--caller" not in before or completing.get_completions(before, "")

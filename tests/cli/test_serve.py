@@ -12,12 +12,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,67 +29,44 @@ from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from hearth.errors import ConfigError
-from hearth.events import EmulatorStarted, Event, GatewayStarted, GatewayStopped, ModeChanged
+from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
 
 @for_each(
-    ("args", "environ", "says"),
+    ("args", "environ", "code", "says"),
     [
-        (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, ["exclude each other"]),
-        (("--ollama-url", "gpu-box:11434"), {}, ["must be a URL"]),
-        (("--ollama-url", "ftp://gpu-box"), {}, ["must be a URL"]),
-        (("--ollama-url", "http://me:secret@gpu-box"), {}, ["must be a URL"]),
-        (("--config", "bad.yaml"), {}, ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"]),
-        ((), {"HEARTH_CONFIG": "nowhere.yaml"}, ["nowhere.yaml: cannot be read"]),
-        (("--emulator", "--host", "0.0.0.0"), {}, ["without auth.keys"]),
+        (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, 2, ["exclude each other"]),
+        (("--ollama-url", "gpu-box:11434"), {}, 2, ["must be a URL"]),
+        (("--ollama-url", "ftp://gpu-box"), {}, 2, ["must be a URL"]),
+        (("--ollama-url", "http://me:secret@gpu-box"), {}, 2, ["must be a URL"]),
+        (("--config", "bad.yaml"), {}, 2, ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"]),
+        ((), {"HEARTH_CONFIG": "nowhere.yaml"}, 2, ["nowhere.yaml: cannot be read"]),
+        (("--emulator", "--host", "0.0.0.0"), {}, 2, ["without auth.keys"]),
+        (("--emulator", "--port", "{taken}"), {}, 1, ["cannot listen on 127.0.0.1:{taken}"]),  # it may be free later
     ],
 )
-def test_what_cannot_be_served_ends_with_2_and_says_why(hearth, tmp_path, args, environ, says):
+def test_what_cannot_be_served_ends_in_words(hearth, tmp_path, args, environ, code, says):
     (tmp_path / "bad.yaml").write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
-    result = hearth("serve", "--port", "0", *args, **environ)
-    assert result.exit_code == 2
-    assert all(each in result.stderr for each in says)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        result = hearth("serve", "--port", "0", *(each.format(taken=taken) for each in args), **environ)
+    assert result.exit_code == code
+    assert all(each.format(taken=taken) in result.stderr for each in says)
 
 
-def test_a_taken_port_ends_with_1_since_it_may_be_free_later_and_names_it(hearth):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = hearth("serve", "--emulator", "--port", str(port))
-    assert result.exit_code == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
-
-
-@contextmanager
-def serving(directory: Path, *args: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]:
-    """A gateway in a process of its own, and the events of its log."""
-    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", *args]
-    environ = {"HOME": str(directory), "PATH": ""}
-    with subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
-        assert gateway.stdout is not None
-        yield gateway, (json.loads(line) for line in gateway.stdout)
-        assert gateway.wait(timeout=WITHIN_S) == 0
-
-
-def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
-    with serving(tmp_path) as (gateway, events):
-        before = list(itertools.takewhile(lambda event: event != "gateway_started", (each["event"] for each in events)))
-        gateway.send_signal(signal.SIGINT)
-        after = [each["event"] for each in events]
-        assert gateway.stderr is not None
-        assert gateway.stderr.read() == "configuration: built-in defaults (no configuration file found)\n"
-    assert "emulator_started" in before
-    assert "gateway_stopped" in after
-
-
-def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_path: Path):
+def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(tmp_path: Path):
     file = tmp_path / "hearth.yaml"
     file.write_text("queue: {max_external_depth: 5}\n")
-    with serving(tmp_path, "--config", str(file)) as (gateway, events):
-        said = (each for each in events if each["event"] in {"gateway_started", "config_reloaded", "config_rejected"})
-        assert next(said)["event"] == "gateway_started"
+    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(file)]
+    environ = {"HOME": str(tmp_path), "PATH": ""}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        events = (json.loads(line) for line in gateway.stdout)
+        assert "emulator_started" in itertools.takewhile(lambda name: name != "gateway_started", (each["event"] for each in events))
+        said = (each for each in events if each["event"] in {"config_reloaded", "config_rejected", "gateway_stopped"})
 
         file.write_text("queue: {max_external_depth: 6}\nserver: {port: 9000}\n")
         reloaded = next(said)
@@ -101,7 +76,6 @@ def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_pa
         rejected = next(said)
         assert (rejected["event"], rejected["level"]) == ("config_rejected", "warning")
         assert rejected["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
-
         gateway.send_signal(signal.SIGHUP)
         assert next(said)["event"] == "config_rejected"
 
@@ -109,21 +83,20 @@ def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_pa
         mended = next(said)
         assert (mended["generation"], mended["changed"], mended["needs_restart"]) == (3, ["server.port"], [])
 
-        gateway.send_signal(signal.SIGTERM)
-        assert list(said) == []
-
-
-def banner(*events: Event) -> str:
-    out = io.StringIO()
-    printing = StartBanner(console_for(out, environ={}), settings=Settings(), config_source="config/llm_gateway.yaml")
-    for event in events:
-        printing.emit(event)
-    return out.getvalue()
+        gateway.send_signal(signal.SIGINT)
+        assert [each["event"] for each in said] == ["gateway_stopped"]
+        assert gateway.stderr is not None
+        assert gateway.stderr.read() == f"configuration: {file}\n"
+        assert gateway.wait(timeout=WITHIN_S) == 0
 
 
 def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
+    out = io.StringIO()
+    banner = StartBanner(console_for(out, environ={}), settings=Settings(), config_source="config/llm_gateway.yaml")
     started = GatewayStarted(at=0.0, url="http://127.0.0.1:8411", version="0.1.0", backend="Ollama 0.33.0", authentication=False)
-    text = banner(ModeChanged(at=0.0, active=True), EmulatorStarted(at=0.0, url="http://127.0.0.1:1", reason="nothing answers"), started)
+    emulated = EmulatorStarted(at=0.0, url="http://127.0.0.1:1", reason="nothing answers")
+    for event in (ModeChanged(at=0.0, active=True), emulated, started, replace(started, authentication=True)):
+        banner.emit(event)
     for words in (
         "ANSWERS ARE MADE UP",
         "nothing answers",
@@ -132,12 +105,12 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
         "adaptive; home model none",
         "config/llm_gateway.yaml",
         "callers on this machine only",
+        "required from every caller",
         "OLLAMA_HOST=http://127.0.0.1:8411",
         "OPENAI_BASE_URL=http://127.0.0.1:8411/v1",
         "ANTHROPIC_BASE_URL=http://127.0.0.1:8411",
     ):
-        assert words in text
-    assert "required from every caller" in banner(replace(started, authentication=True))
+        assert words in out.getvalue()
 
 
 async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_server_that_hangs():
@@ -217,17 +190,15 @@ def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
 
 
 async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():
-    async def notes(url: str) -> list[str]:
-        async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url) as (gateway, _):
-            return gateway.warnings()
-
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
+    started = partial(running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url)
     try:
-        async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url) as (first, _):
+        async with started() as (first, _), started() as (second, _):
             assert first.warnings() == []
-            (said,) = await notes(url)
+            (said,) = second.warnings()
             assert "schedules the same Ollama" in said
-        assert await notes(url) == []
+        async with started() as (third, _):
+            assert third.warnings() == []
     finally:
         await emulator.stop()

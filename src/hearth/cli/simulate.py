@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlencode
 
 import click
@@ -45,13 +46,8 @@ _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
 
-class PolicyRun(NamedTuple):
-    """One policy on one workload; `workload` is None where it has no name."""
-
-    workload: str | None
-    policy: str
-    run: Run
-    estimates: EstimateError
+Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
+"""By workload, which is None where it has no name: what each policy made of it."""
 
 
 @click.command
@@ -125,7 +121,7 @@ def simulate(
         _write(save_file, trace_text(next(iter(workloads.values()))))
     runs = run_policies(workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)])
     if json_file is not None:
-        _write(json_file, json.dumps([_entry(each) for each in runs]) + "\n")
+        _write(json_file, json.dumps(_as_json(runs)) + "\n")
     if plot_file is not None:
         _plot(plot_file, runs)
     if "-" not in {str(json_file), str(save_file)}:
@@ -184,78 +180,63 @@ def _instant(row: object) -> str | None:
         return None
 
 
-class RunProgress:
-    """A bar on a terminal that counts up to `total` requests, from the first second on."""
-
-    def __init__(self, console: Console, clock: Clock, total: int) -> None:
-        self._console = console
-        self._clock = clock
-        self._total = total
-        self._began_at = clock.monotonic()
-        self._bar: Progress | None = None
-        self._before = 0
-
-    def show(self, requests: int) -> None:
-        """So many requests of the present run have arrived."""
-        if self._bar is None and self._console.is_terminal and self._clock.monotonic() - self._began_at > SILENT_S:
-            self._bar = Progress(console=self._console, transient=True)
-            self._bar.add_task("simulating", total=self._total)
-            self._bar.start()
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._before + requests)
-
-    def end_run(self, requests: int) -> None:
-        """A run of so many requests is over."""
-        self.show(requests)
-        self._before += requests
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettings, policies: Sequence[PolicyName]) -> list[PolicyRun]:
+def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettings, policies: Sequence[PolicyName]) -> Runs:
     """Every policy on every workload, in this order."""
-    runs = []
-    total = sum(len(workload.jobs) for workload in workloads.values()) * len(policies)
-    progress = RunProgress(console_for(sys.stderr), SystemClock(), total)
-    try:
+    runs: Runs = {name: [] for name in workloads}
+    done = 0
+    with progress_bar(console_for(sys.stderr), SystemClock(), sum(len(each.jobs) for each in workloads.values()) * len(policies)) as show:
         for name, workload in workloads.items():
             for policy in policies:
                 settings = workload.settings(base, policy)
                 brain = Estimating(Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES))
-                run = run_workload(workload, settings, brain, keep_decisions=False, on_progress=progress.show)
-                runs.append(PolicyRun(name, policy.value, run, brain.error()))
-                progress.end_run(len(workload.jobs))
-    finally:
-        progress.close()
+                run = run_workload(workload, settings, brain, keep_decisions=False, on_progress=partial(show, done))
+                runs[name].append((policy.value, run, brain.error()))
+                done += len(workload.jobs)
     return runs
 
 
-def _entry(run: PolicyRun) -> dict[str, object]:
-    """A run; of a workload that ships, with its name."""
-    return ({} if run.workload is None else {"workload": run.workload}) | as_json(run.policy, run.run, run.estimates)
+@contextmanager
+def progress_bar(console: Console, clock: Clock, total: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, from the first second on; gives what takes how many requests are done, and how many more of the present run."""
+    began_at = clock.monotonic()
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("simulating", total=total)
+
+    def show(before: int, requests: int) -> None:
+        if clock.monotonic() - began_at > SILENT_S:
+            bar.start()  # does nothing the second time
+            bar.update(task, completed=before + requests)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
-def _print(runs: Sequence[PolicyRun]) -> None:
+def _as_json(runs: Runs) -> list[dict[str, object]]:
+    """The runs; those of a workload that ships with its name."""
+    named = ((({} if name is None else {"workload": name}), each) for name, found in runs.items() for each in found)
+    return [name | as_json(*each) for name, each in named]
+
+
+def _print(runs: Runs) -> None:
     console = console_for(sys.stdout)
-    titles = dict.fromkeys(run.workload for run in runs)
-    for title in titles:
-        found = [(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
+    for title, found in runs.items():
         console.print(Fitting(comparison(found, title=title), expendable=_EXPENDABLE))
-        if len(titles) > 1:
+        if len(runs) > 1:
             console.print()
 
 
-def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:
+def _plot(path: Path, runs: Runs) -> None:
     from hearth.simulation.plots import draw_means_png, draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
 
-    means_s: dict[str, dict[str, float]] = {}
-    for run in runs:
-        means_s.setdefault(run.workload or "", {})[run.policy] = summary(run.run).mean_wait_s
-    several = len(means_s) > 1
-    picture = draw_means_png(means_s) if several else draw_png({run.policy: run.run for run in runs}, title=runs[0].workload)
+    if len(runs) > 1:
+        means_s = {name or "": {policy: summary(run).mean_wait_s for policy, run, _ in found} for name, found in runs.items()}
+        picture = draw_means_png(means_s)
+    else:
+        ((title, found),) = runs.items()
+        picture = draw_png({policy: run for policy, run, _ in found}, title=title)
     try:
         path.write_bytes(picture)
     except OSError as error:
