@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from tests.emulator.captures import CAPTURES, dechunk, read_capture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Captured:
     """One exchange; `chunks` are the HTTP chunks of the answer's body (one for an answer that is not chunked)."""
 
-    name: str
     method: str
     path: str
     request_body: bytes
@@ -28,19 +27,11 @@ def captured(name: str) -> Captured:
     exchange = read_capture(name)
     request_head, request_body = exchange.request.split(b"\r\n\r\n", 1)
     head, body = exchange.response.split(b"\r\n\r\n", 1)
-    method, path, _ = request_head.split(b"\r\n")[0].decode().split(" ")
     status_line, *lines = head.decode().split("\r\n")
     headers = {key.lower(): value for key, _, value in (line.partition(": ") for line in lines)}
     chunks = dechunk(body) if headers.get("transfer-encoding") == "chunked" else (body,)
-    return Captured(
-        name=name,
-        method=method,
-        path=path,
-        request_body=request_body,
-        status=int(status_line.split(" ")[1]),
-        headers=headers,
-        chunks=chunks,
-    )
+    method, path, _ = request_head.decode().split(" ", 2)
+    return Captured(method, path, request_body, int(status_line.split(" ")[1]), headers, chunks)
 
 
 def captured_streams() -> list[str]:

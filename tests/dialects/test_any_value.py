@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hearth.dialects.claude_request import claude_request
 from hearth.dialects.embedding import single_input
@@ -16,17 +20,16 @@ from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
 from tests.support.cases import for_each
 
-ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
+ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", "\ud800", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"type": "string", "format": "date", "enum": ["x"]},
-        "b": {"type": "array", "items": {"type": "null"}, "minItems": 1},
-    },
-}
+DATE = {"type": "string", "format": "date", "enum": ["x"]}
+SCHEMA = {"type": "object", "properties": {"a": DATE, "b": {"type": "array", "items": {"type": "null"}, "minItems": 1}}}
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA}
+NESTED = [{"type": "function", "function": FUNCTION}]
 IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+TEXT = {"type": "text", "text": "x"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+DOCUMENT = {"type": "document", "source": {"type": "content", "content": [TEXT]}}
 REQUESTS: dict[str, dict[str, Any]] = {
     "/api/chat": {
         "messages": [
@@ -34,7 +37,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}]},
             {"role": "tool", "tool_call_id": "c", "tool_name": "f", "content": "r"},
         ],
-        "tools": [{"type": "function", "function": FUNCTION}],
+        "tools": NESTED,
         "format": SCHEMA,
         "options": {"num_predict": 5, "seed": 1, "temperature": 0, "stop": ["x"], "num_ctx": 8},
         "keep_alive": "5m",
@@ -46,15 +49,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["x"]},
     "/v1/chat/completions": {
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "x"}, IMAGE]},
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-            },
+            {"role": "user", "content": [TEXT, IMAGE]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "c", "content": "r"},
         ],
-        "tools": [{"type": "function", "function": FUNCTION}],
+        "tools": NESTED,
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
         "max_tokens": 5,
@@ -77,11 +76,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "/v1/messages": {
         "max_tokens": 5,
-        "system": [{"type": "text", "text": "s"}],
+        "system": [TEXT],
         "messages": [
-            {"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}}]},
+            {"role": "user", "content": [DOCUMENT]},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "r"}]}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [TEXT]}]},
         ],
         "tools": [{"name": "f", "input_schema": SCHEMA}],
         "tool_choice": {"type": "auto"},
@@ -110,25 +109,29 @@ def read(path: str, body: bytes) -> None:
 
 
 def translate(path: str, body: bytes) -> None:
-    claude_request(path, body, default_max_tokens=10)
+    request = claude_request(path, body, default_max_tokens=10)
+    assert 0 < request.max_tokens < 2**63
+    assert request.body["messages"]
+    assert json.loads(json.dumps(request.body, ensure_ascii=False).encode()) == request.body
 
 
-@for_each("done", [read, translate])
+def count(path: str, body: bytes) -> None:
+    if path == "/v1/messages":
+        count_tokens(body)
+
+
+@for_each("done", [read, translate, count])
 @for_each("path", sorted(INFERENCE_ROUTES))
-def test_no_value_in_any_place_breaks_the_reading_of_a_request(path: str, done: Callable[[str, bytes], None]) -> None:
+def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
+    """What is put into odd places is sound itself."""
+    if done is not translate or "embed" not in path:
+        done(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
     for request in with_odd_values({"model": "m", **REQUESTS[path]}):
         with contextlib.suppress(CallerError):
             done(path, json.dumps(request).encode())
 
 
-def test_no_value_in_any_place_breaks_the_counting_of_tokens() -> None:
-    for request in with_odd_values({"model": "m", **REQUESTS["/v1/messages"]}):
-        with contextlib.suppress(CallerError):
-            count_tokens(json.dumps(request).encode())
-
-
-@for_each("path", sorted(INFERENCE_ROUTES))
-def test_the_requests_of_this_test_are_sound(path: str) -> None:
-    read(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
-    if "embed" not in path:
-        translate(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
+@given(st.sampled_from([*INFERENCE_ROUTES, "/nowhere"]), st.binary(max_size=60))
+def test_bytes_that_are_no_request_are_refused(path, body):
+    with pytest.raises(CallerError):
+        claude_request(path, body, default_max_tokens=10)
