@@ -22,6 +22,7 @@ from tests.dialects.replay_streams import route as route_of
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
+CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
 PREFIX = "<user>hello\n<assistant>"
 TURNS = [{"role": "user", "content": "hello"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -41,19 +42,23 @@ class Words(Run):
         return iter(text.split("|"))
 
 
-TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "Finds", "parameters": {"type": "object"}}}
+SCHEMA: JsonObject = {"type": "object"}
+TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "Finds", "parameters": SCHEMA}}
 
 
 def offering(path: str) -> dict[str, Any]:
     """The tool in the words of a route."""
     told = {"name": "find", "description": "Finds"}
     by_path: dict[str, Any] = {
-        "/v1/messages": {**told, "input_schema": {"type": "object"}},
-        "/v1/responses": {**told, "type": "function", "parameters": {"type": "object"}, "strict": None},
+        "/v1/messages": {**told, "input_schema": SCHEMA},
+        "/v1/responses": {**told, "type": "function", "parameters": SCHEMA, "strict": None},
     }
     return {"tools": [by_path.get(path, TOOL)]}
 
 
+CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
+TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
+"""How an answer that calls a tool ends, where that is not `stop`."""
 WALL_S = 1_795_227_019.0
 
 
@@ -75,33 +80,37 @@ def native_rest(rest: str, *, done: str = "stop", cut: Run | None = None, calls:
     return b"".join(encode({**head, **one, **end}) + b"\n" for one, end in shaped)
 
 
-def content_of(answer: Answer) -> str:
-    return "".join(text for kind, text in answer.parts if kind == "content")
-
-
-def gone_on(path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop: tuple[str, ...] = ()) -> bytes | None:
+def gone_on(
+    path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop: tuple[str, ...] = (), offers: bool = False
+) -> bytes | None:
     """All that a caller sees of an answer of which it had `seen`; None where that is nothing to go on from."""
-    stops = (
-        {"stop_sequences" if path == "/v1/messages" else "stop": list(stop)}
-        if path.startswith("/v1")
-        else {"options": {"stop": list(stop)}}
-    )
+    name = {"/v1/messages": "stop_sequences"}.get(path, "stop")
+    more = ({name: list(stop)} if path.startswith("/v1") else {"options": {"stop": list(stop)}}) if stop else {}
     sent = sent_of(path, seen)
     seen = sent.data
     try:
-        rest = Continuation(route_of(path), call_to(path, **(stops if stop else {})), sent)
+        rest = Continuation(route_of(path), call_to(path, **more, **(offering(path) if offers else {})), sent)
     except StreamDiverged:
         return None
     if rest.nothing_said:
         return None
-    asked = json.loads(rest.ask(PREFIX, from_before=True).body)
-    text = content_of(answer)
-    assert asked["prompt"].startswith(PREFIX)
-    known = asked["prompt"].removeprefix(PREFIX)
-    assert text.startswith(known)
+    body, text = asked(rest), "".join(text for kind, text in answer.parts if kind == "content")
+    read = PREFIX + body["messages"][-1]["content"] if offers else body["prompt"]
+    known = read.removeprefix(PREFIX)
+    assert (PREFIX + text).startswith(read)
+    assert not offers or rest.is_read_as(read)
+    calls = [call for kind, call in answer.parts if kind == "call"] if offers else None
     done = "length" if answer.reason == "length" else "stop"
-    parts = [rest.feed(chunk, WALL_S) for chunk in chunked(native_rest(text[len(known) :], done=done, cut=Run(rng=rng)), rng)]
-    return seen + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
+    said = native_rest(text[len(known) :], done=done, cut=Run(rng=rng), calls=calls)
+    return seen + b"".join([rest.feed(chunk, WALL_S) for chunk in chunked(said, rng)]) + rest.finish(NO_TIME, WALL_S)
+
+
+def said(words: str) -> Answer:
+    return Answer(parts=(("content", words),))
+
+
+def asked(rest: Continuation, *, from_before: bool = True) -> Any:
+    return json.loads(rest.ask(PREFIX, from_before=from_before).body)
 
 
 def plain_answer(rng: random.Random, path: str) -> Answer:
@@ -136,12 +145,26 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     assert went_on > 100
 
 
+@for_each("calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')])
+@for_each("path", CHATS)
+def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
+    reason = TOLD_BY.get(path, "stop") if calls else "stop"
+    for number in range(3 * EXAMPLES):
+        rng = random.Random(number)
+        text = said(some_text(rng, 14))
+        answer = Answer(parts=(*text.parts, *(("call", call) for call in calls)), reason=reason)
+        whole = b"".join(list(stream(path, text, Run(rng=rng)))[: -ENDINGS.get(path, 1)])
+        for cut in range(1, len(whole) + 1):
+            seen = gone_on(path, answer, whole[:cut], rng, offers=True)
+            assert seen is None or told(path, seen).answer == expected(path, answer), (number, cut)
+        assert seen is not None
+
+
 @pytest.mark.parametrize("path", ROUTES)
 @settings(max_examples=30 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=st.text(st.characters(exclude_categories=["Cs"]), min_size=2), seed=st.integers(0, 10**9))
 def test_any_text_goes_on_from_any_place_also_with_stop_sequences(path: str, content: str, seed: int) -> None:
-    rng = random.Random(seed)
-    answer = Answer(parts=(("content", content),))
+    rng, answer = random.Random(seed), said(content)
     stop = (content[rng.randrange(len(content)) :] + "?", "END")
     seen = gone_on(path, answer, rng.choice(list(places(path, list(stream(path, answer, Run(rng=rng)))))), rng, stop=stop)
     assert seen is None or told(path, seen).answer == expected(path, answer)
@@ -149,34 +172,26 @@ def test_any_text_goes_on_from_any_place_also_with_stop_sequences(path: str, con
 
 @for_each("path", ROUTES)
 def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str) -> None:
-    answer, rng = Answer(parts=(("content", "one two three four five"),)), random.Random(3)
+    answer, rng = said("one two three four five"), random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
         sent = sent_of(path, had)
         rest = Continuation(route_of(path), call_to(path), sent)
         if rest.nothing_said:
             continue
-        known = json.loads(rest.ask(PREFIX, from_before=True).body)["prompt"].removeprefix(PREFIX)
+        known = asked(rest)["prompt"].removeprefix(PREFIX)
         seen = sent.data + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200], WALL_S)
         again = gone_on(path, answer, seen, rng)
         assert again is not None
         assert told(path, again).answer == expected(path, answer)
 
 
-TWO = Answer(parts=(("content", "one two three four"),))
+TWO = said("one two three four")
 
 
 def after(path: str, answer: Answer, frames: int, **more: Any) -> Continuation:
     """What goes on after so many frames of an answer."""
     sent = stream(path, answer, Words(rng=random.Random(0)) if "|" in answer.text else Run(rng=random.Random(0)))[:frames]
     return Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(sent)))
-
-
-def said(words: str) -> Answer:
-    return Answer(parts=(("content", words),))
-
-
-def asked(rest: Continuation, *, from_before: bool = True) -> Any:
-    return json.loads(rest.ask(PREFIX, from_before=from_before).body)
 
 
 def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
@@ -210,28 +225,23 @@ def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
 
 
 def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None:
-    path = "/api/chat"
-    rest = after(path, said("one|"), 1, options={"num_predict": 1})
+    rest = after(CHAT, said("one|"), 1, options={"num_predict": 1})
     assert asked(rest)["options"] == {"num_predict": 1}
-    seen = stream(path, said("one|"), Words(rng=random.Random(0)))[0]
+    seen = stream(CHAT, said("one|"), Words(rng=random.Random(0)))[0]
     seen += rest.feed(native_rest(" more", done="length"), WALL_S) + rest.finish(NO_TIME, WALL_S)
     last = json.loads(seen.splitlines()[-1])
-    assert told(path, seen).answer == Answer(parts=(("content", "one"),), reason="length")
+    assert told(CHAT, seen).answer == Answer(parts=(("content", "one"),), reason="length")
     assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
 
 
 def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
-    rest = after("/api/chat", said("one|one|one"), 3)
+    rest = after(CHAT, said("one|one|one"), 3)
     asked(rest)
     seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
-    last, pieces = json.loads(seen.splitlines()[-1]), len(seen.splitlines()) - 1
-    assert {name: last[name] for name in last if name.endswith(("_count", "_duration"))} == {
-        "prompt_eval_count": 27,
-        "eval_count": 3 + pieces,
-        "total_duration": 2_000_000_005,
-        "eval_duration": 1_500_000_003,
-    }
-    assert (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, 3 + pieces)
+    last, output = json.loads(seen.splitlines()[-1]), 3 + len(seen.splitlines()) - 1
+    assert (last["prompt_eval_count"], last["eval_count"]) == (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, output)
+    assert (last["total_duration"], last["eval_duration"]) == (2_000_000_005, 1_500_000_003)
+    assert not {"load_duration", "prompt_eval_duration"} & last.keys()
 
 
 def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
@@ -240,109 +250,26 @@ def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
     return rest
 
 
-def test_something_else_than_was_asked_from_is_refused_before_anything_comes_out() -> None:
-    for said in (native_rest("two"), native_rest("")):
-        rest = continuing("one ")
-        with pytest.raises(StreamDiverged):
-            rest.feed(said, WALL_S)
-        assert rest.asked_from_before
+@for_each(
+    ("rest", "told", "error"),
+    [
+        *((continuing("one "), native_rest(other), StreamDiverged) for other in ("two", "")),
+        (continuing("one"), b'{"error":"unexpected EOF"}\n', BackendError),
+    ],
+)
+def test_something_else_than_was_asked_from_and_an_error_are_refused_before_anything_comes_out(rest, told, error) -> None:
+    with pytest.raises(error):
+        rest.feed(told, WALL_S)
+    assert rest.asked_from_before is (error is StreamDiverged)
 
 
-def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
+def test_a_stop_sequence_across_the_cut_ends_the_answer_and_a_rest_without_its_last_line_does_not() -> None:
     rest = continuing("say EN", stop=("END",))
     assert rest.feed(native_rest(""), WALL_S) + rest.finish(NO_TIME, WALL_S) != b""
     assert rest.complete
-
-
-def test_an_error_of_the_model_server_is_no_text() -> None:
-    with pytest.raises(BackendError, match="unexpected EOF"):
-        continuing("one").feed(b'{"error":"unexpected EOF"}\n', WALL_S)
-
-
-def test_a_rest_without_its_last_line_is_not_complete() -> None:
     rest = continuing("one")
     rest.feed(native_rest(" two")[:-40], WALL_S)
-    assert rest.finish(NO_TIME, WALL_S) == b""
-    assert not rest.complete
-
-
-@for_each(
-    ("path", "more"),
-    [
-        ("/api/chat", {"format": "json"}),
-        ("/api/chat", {"logprobs": True}),
-        ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}),
-        ("/api/generate", {"images": ["aGk="]}),
-        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}),
-        ("/v1/completions", {"prompt": ["a", "b"]}),
-        ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
-        ("/v1/responses", {"text": {"format": {"type": "json_schema", "schema": {}}}}),
-        ("/v1/responses", {"input": [{"type": "function_call", "name": "t", "arguments": "{"}]}),
-        ("/v1/responses", {"tools": [{"type": "web_search"}]}),
-        ("/v1/chat/completions", {"tools": [TOOL], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        ("/v1/chat/completions", {"tools": [TOOL], "messages": [{"role": "user", "content": None}]}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]}),
-    ],
-)
-def test_what_is_no_plain_text_is_not_continued(path: str, more: dict[str, Any]) -> None:
-    with pytest.raises(StreamDiverged):
-        after(path, TWO, 6, **more)
-
-
-CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
-TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
-"""How an answer that calls a tool ends, where that is not `stop`."""
-
-
-@for_each("calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')])
-@for_each("path", CHATS)
-def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
-    reason = TOLD_BY.get(path, "stop") if calls else "stop"
-    for number in range(3 * EXAMPLES):
-        rng = random.Random(number)
-        text = some_text(rng, 14)
-        answer = Answer(parts=(("content", text), *(("call", call) for call in calls)), reason=reason)
-        frames = list(stream(path, Answer(parts=(("content", text),)), Run(rng=rng)))
-        whole = b"".join(frames[: -ENDINGS.get(path, 1)])
-        for cut in range(1, len(whole) + 1):
-            sent = sent_of(path, whole[:cut])
-            rest = Continuation(route_of(path), call_to(path, **offering(path)), sent)
-            if rest.nothing_said:
-                continue
-            asked = json.loads(rest.ask(PREFIX, from_before=True).body)
-            known = asked["messages"][-1]["content"]
-            assert text.startswith(known)
-            assert rest.is_read_as(PREFIX + known)
-            parts = [rest.feed(chunk, WALL_S) for chunk in chunked(native_rest(text[len(known) :], calls=calls, cut=Run(rng=rng)), rng)]
-            seen = sent.data + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
-            assert told(path, seen).answer == expected(path, answer), (number, cut)
-
-
-@for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
-def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments: bytes) -> None:
-    call: JsonObject = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
-    fields: JsonObject = {
-        "model": "m",
-        "stream": True,
-        "tools": [TOOL],
-        "messages": [{"role": "assistant", "content": "", "tool_calls": [call]}],
-    }
-    body = encode(fields).replace(b"HERE", arguments)
-    route = route_of("/v1/chat/completions")
-    assert not seeded(route, body, read_request(route, body, lambda _: LoadOptions())[1], 1).continuable
-
-
-def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> None:
-    frames = len(stream("/v1/messages", TWO, Run(rng=random.Random(0))))
-    with pytest.raises(StreamDiverged):
-        after("/v1/messages", TWO, frames - 2, **offering("/v1/messages"))
-    rest = after("/api/chat", TWO, 4, **offering("/api/chat"))
-    asked(rest)
-    thought: JsonObject = {"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}
-    with pytest.raises(StreamDiverged):
-        rest.feed(encode(thought) + b"\n", WALL_S)
+    assert (rest.finish(NO_TIME, WALL_S), rest.complete) == (b"", False)
 
 
 def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -353,6 +280,55 @@ def text_of(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+IMAGE_URL, SEARCH = {"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "web_search", "name": "web_search"}
+NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
+    *((CHAT, more) for more in ({"format": "json"}, {"logprobs": True}, {"messages": [turn("user", "x", images=["aGk="])]})),
+    (GENERATE, {"images": ["aGk="]}),
+    (GPT, {"response_format": {"type": "json_object"}}),
+    *((GPT, {"messages": [turn("user", [IMAGE_URL])], **more}) for more in ({}, {"tools": [TOOL]})),
+    (GPT, {"tools": [TOOL], "messages": [turn("user", None)]}),
+    (COMPLETIONS, {"prompt": ["a", "b"]}),
+    *((path, {"tools": [SEARCH]}) for path in (CLAUDE, RESPONSES)),
+    (CLAUDE, {"messages": [turn("user", [{"type": "image", "source": {}}])]}),
+    (CLAUDE, {"messages": [turn("user", [{"type": "tool_result", "content": [{"type": "image"}]}])]}),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "schema": {}}}}),
+    (RESPONSES, {"input": [{"type": "function_call", "name": "t", "arguments": "{"}]}),
+]
+
+
+@for_each(("path", "more"), NOT_PLAIN)
+def test_what_is_no_plain_text_is_not_continued(path, more) -> None:
+    with pytest.raises(StreamDiverged):
+        after(path, TWO, 6, **more)
+
+
+@for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
+def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
+    fields = {"model": "m", "stream": True, "tools": [TOOL], "messages": [turn("assistant", "", tool_calls=[call])]}
+    body = encode(fields).replace(b"HERE", arguments)
+    assert not seeded(route_of(GPT), body, read_request(route_of(GPT), body, lambda _: LoadOptions())[1], 1).continuable
+
+
+def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> None:
+    frames = len(stream(CLAUDE, TWO, Run(rng=random.Random(0))))
+    with pytest.raises(StreamDiverged):
+        after(CLAUDE, TWO, frames - 2, **offering(CLAUDE))
+    rest = after(CHAT, TWO, 4, **offering(CHAT))
+    asked(rest)
+    with pytest.raises(StreamDiverged):
+        rest.feed(encode({"model": "m", "message": turn("assistant", "", thinking="well"), "done": False}) + b"\n", WALL_S)
+
+
+@for_each("parts", [(("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))])
+@for_each("path", CHATS)
+def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path, parts) -> None:
+    whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
+    place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
+    with pytest.raises(StreamDiverged):
+        Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
+
+
 ASKED, SUN = turn("user", "weather?"), turn("tool", "sun", tool_call_id="c1")
 CALLED: Any = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
 OPENAI_CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}}
@@ -360,54 +336,36 @@ CLAUDE_CALL = {"type": "tool_use", "id": "c1", "name": "find", "input": {"city":
 CLAUDE_RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": [text_of("sun")]}
 RESPONSE_CALL = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'}
 RESPONSE_RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
-SCHEMA = {"type": "object"}
-NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": {"type": "object"}}}
-CLAUDE_TOOLS = [{"name": "find", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
-RESPONSE_TOOLS = [{"type": "function", "name": "find", "description": None, "strict": False, "parameters": SCHEMA}]
-TOOL_TURNS: list[tuple[str, Any, Any, list[Any]]] = [
+HIDDEN_THOUGHT = {"type": "reasoning", "summary": [], "encrypted_content": "hm"}
+NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": SCHEMA}}
+CLAUDE_TOOL = {"name": "find", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
+RESPONSE_TOOL = {"type": "function", "name": "find", "description": None, "strict": False, "parameters": SCHEMA}
+BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
+NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
     (
-        "/v1/chat/completions",
-        [NATIVE_TOOL],
-        [ASKED, turn("assistant", None, tool_calls=[OPENAI_CALL]), turn("tool", [text_of("sun")], tool_call_id="c1")],
+        GPT,
+        {
+            "tools": [NATIVE_TOOL],
+            "messages": [ASKED, turn("assistant", None, tool_calls=[OPENAI_CALL]), turn("tool", [text_of("sun")], tool_call_id="c1")],
+        },
         [ASKED, turn("assistant", "", tool_calls=[CALLED]), SUN | {"tool_name": "find"}],
     ),
     (
-        "/v1/messages",
-        CLAUDE_TOOLS,
-        [ASKED, turn("assistant", [text_of("Let me see."), CLAUDE_CALL]), turn("user", [text_of("go on"), CLAUDE_RESULT])],
+        CLAUDE,
+        {
+            "tools": [CLAUDE_TOOL],
+            "messages": [ASKED, turn("assistant", [text_of("Let me see."), CLAUDE_CALL]), turn("user", [text_of("go on"), CLAUDE_RESULT])],
+        },
         [ASKED, turn("assistant", "Let me see.", tool_calls=[CALLED]), SUN, turn("user", "go on")],
     ),
     (
-        "/v1/responses",
-        RESPONSE_TOOLS,
-        [ASKED, {"type": "reasoning", "summary": [], "encrypted_content": "hm"}, RESPONSE_CALL, RESPONSE_RESULT],
+        RESPONSES,
+        {"tools": [RESPONSE_TOOL], "input": [ASKED, HIDDEN_THOUGHT, RESPONSE_CALL, RESPONSE_RESULT]},
         [ASKED, turn("assistant", "", thinking="hm", tool_calls=[CALLED]), SUN],
     ),
-]
-
-
-@for_each(("path", "tools", "turns", "messages"), TOOL_TURNS)
-def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(path: str, tools: Any, turns: Any, messages: Any) -> None:
-    body = asked(after(path, TWO, 6, tools=tools, **{"input" if path == "/v1/responses" else "messages": turns}))
-    assert body["messages"][:-1] == messages
-    assert body["tools"] == [NATIVE_TOOL]
-    assert (body["stream"], body["truncate"], body["messages"][-1]["role"]) == (True, False, "assistant")
-
-
-@for_each("path", CHATS)
-def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path: str) -> None:
-    for parts in ((("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))):
-        whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
-        place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
-        with pytest.raises(StreamDiverged):
-            Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
-
-
-BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
-MESSAGES: list[tuple[str, Any, Any]] = [
-    ("/v1/messages", {"system": "be brief", "messages": TURNS}, [BRIEF, *TURNS]),
+    (CLAUDE, {"system": "be brief", "messages": TURNS}, [BRIEF, *TURNS]),
     (
-        "/v1/messages",
+        CLAUDE,
         {
             "system": [text_of("be "), text_of("brief")],
             "messages": [
@@ -418,63 +376,66 @@ MESSAGES: list[tuple[str, Any, Any]] = [
         },
         [BRIEF, *TURNS, HI | {"thinking": "hm"}],
     ),
-    ("/v1/responses", {"instructions": "be brief", "input": "hello"}, [BRIEF, *TURNS]),
-    ("/v1/responses", {"input": [turn("user", [{"type": "input_text", "text": "hello"}]), {"type": "message", **HI}]}, [*TURNS, HI]),
+    (RESPONSES, {"instructions": "be brief", "input": "hello"}, [BRIEF, *TURNS]),
+    (RESPONSES, {"input": [turn("user", [{"type": "input_text", "text": "hello"}]), {"type": "message", **HI}]}, [*TURNS, HI]),
 ]
 
 
-@for_each(("path", "more", "messages"), MESSAGES)
-def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], messages: list[Any]) -> None:
-    body = json.loads(after(path, TWO, 8, **more).rendering(answered=False).body)
+@for_each(("path", "more", "messages"), NATIVE)
+def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(path, more, messages) -> None:
+    rest = after(path, TWO, 6, **more)
+    if "tools" in more:
+        body = asked(rest)
+        assert (body["messages"].pop()["role"], body["tools"]) == ("assistant", [NATIVE_TOOL])
+        assert (body["stream"], body["truncate"]) == (True, False)
+    else:
+        body = json.loads(rest.rendering(answered=False).body)
+        assert (body["stream"], body["_debug_render_only"]) == (False, True)
     assert body["messages"] == messages
-    assert (body["stream"], body["_debug_render_only"]) == (False, True)
+
+
+WARM = {"temperature": 1.0, "top_p": 1.0}
 
 
 @for_each(
     ("path", "more", "options"),
     [
-        (
-            "/v1/chat/completions",
-            {"max_tokens": 100, "stop": "x", "seed": 1},
-            {"temperature": 1.0, "top_p": 1.0, "num_predict": 92, "stop": ["x"], "seed": 9},
-        ),
-        ("/v1/completions", {"temperature": 0.5}, {"temperature": 0.5, "top_p": 1.0, "frequency_penalty": 0, "presence_penalty": 0}),
-        ("/v1/messages", {"top_k": 3, "stop_sequences": ["x"]}, {"num_predict": 9991, "top_k": 3, "stop": ["x"]}),
-        ("/v1/responses", {"max_output_tokens": 50}, {"temperature": 1.0, "num_predict": 42}),
+        (GPT, {"max_tokens": 100, "stop": "x", "seed": 1}, {**WARM, "num_predict": 92, "stop": ["x"], "seed": 9}),
+        (COMPLETIONS, {"temperature": 0.5}, {**WARM, "temperature": 0.5, "frequency_penalty": 0, "presence_penalty": 0}),
+        (CLAUDE, {"top_k": 3, "stop_sequences": ["x"]}, {"num_predict": 9991, "top_k": 3, "stop": ["x"]}),
+        (RESPONSES, {"max_output_tokens": 50}, {"temperature": 1.0, "num_predict": 42}),
     ],
 )
-def test_options_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], options: dict[str, Any]) -> None:
-    head = {"/v1/messages": 2, "/v1/responses": 4}.get(path, 0)
+def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, options) -> None:
+    head = {CLAUDE: 2, RESPONSES: 4}.get(path, 0)
     assert asked(after(path, said("a|b|c|d|e|f|g|h|i"), head + 8, **more))["options"] == options
 
 
+HERE = "the answer begins here 5f3c9a"
+
+
 def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one() -> None:
-    here = "the answer begins here 5f3c9a"
-    assert lead_in("<a>", f"<a>{here}<end>") == ""
-    assert lead_in("<a>", f"<a><channel>final<message>{here}<end>") == "<channel>final<message>"
-    assert lead_in("<a><think>", f"<a>{here}") == ""
+    assert lead_in("<a>", f"<a>{HERE}<end>") == ""
+    assert lead_in("<a>", f"<a><channel>final<message>{HERE}<end>") == "<channel>final<message>"
+    assert lead_in("<a><think>", f"<a>{HERE}") == ""
 
 
 def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothing_is_continued() -> None:
-    path, here = "/api/chat", "the answer begins here 5f3c9a"
-    data = b"".join(stream(path, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
-    rest = Continuation(route_of(path), call_to(path), sent_of(path, data))
+    data = b"".join(stream(CHAT, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
+    rest = Continuation(route_of(CHAT), call_to(CHAT), sent_of(CHAT, data))
     assert rest.has_thought
-    assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == {"role": "assistant", "content": here, "thinking": "well"}
-    assert rest.prefix("", "<a>", f"<a><think>well</think>{here}<a>") == "<a><think>well</think>"
-    for answered in (f"<a>{here}<a>", f"<b><think>well</think>{here}", None):
+    assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == turn("assistant", HERE, thinking="well")
+    assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}<a>") == "<a><think>well</think>"
+    for answered in (f"<a>{HERE}<a>", f"<b><think>well</think>{HERE}", None):
         with pytest.raises(StreamDiverged):
             rest.prefix("", "<a>", answered)
-
-
-def test_a_prompt_that_ends_with_open_thoughts_is_not_continued_with_text() -> None:
-    rest = after("/api/chat", TWO, 3)
-    with pytest.raises(StreamDiverged):
+    rest = after(CHAT, TWO, 3)
+    with pytest.raises(StreamDiverged):  # a prompt that ends with open thoughts
         rest.prefix("", "<assistant><think>\n", None)
     assert rest.prefix("<final>", "<assistant>", None) == "<assistant><final>"
 
 
 @for_each("answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}'])
-def test_an_answer_without_a_rendering_shows_none(answer: bytes) -> None:
+def test_an_answer_without_a_rendering_shows_none(answer) -> None:
     assert rendered_in(answer) is None
     assert rendered_in(b'{"_debug_info":{"rendered_template":"\\u003cuser\\u003e"}}') == "<user>"

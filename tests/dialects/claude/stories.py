@@ -6,10 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import anthropic
-import httpx2
-import openai
-
 from hearth.dialects.claude_answer import Answer, Meter
 from hearth.dialects.claude_request import ClaudeRequest, claude_request
 
@@ -32,12 +28,9 @@ def start(**usage: int) -> Event:
 
 
 def block(index: int, opening: Event, deltas: Iterable[Event]) -> list[Event]:
+    opened = {"type": "content_block_start", "index": index, "content_block": opening}
     told = [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-    return [
-        {"type": "content_block_start", "index": index, "content_block": opening},
-        *told,
-        {"type": "content_block_stop", "index": index},
-    ]
+    return [opened, *told, {"type": "content_block_stop", "index": index}]
 
 
 def text(index: int, *pieces: str) -> list[Event]:
@@ -63,13 +56,14 @@ def story(*parts: list[Event], reason: str = "end_turn") -> list[Event]:
     return [start(), {"type": "ping"}, *(event for part in parts for event in part), *end(reason)]
 
 
+HELLO = [{"role": "user", "content": "hello"}]
 QUESTIONS: dict[str, Event] = {
-    "/api/chat": {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]},
-    "/api/generate": {"model": MODEL, "prompt": "hello"},
-    "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]},
-    "/v1/completions": {"model": MODEL, "prompt": "hello"},
-    "/v1/responses": {"model": MODEL, "input": "hello"},
-    "/v1/messages": {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]},
+    "/api/chat": {"messages": HELLO},
+    "/api/generate": {"prompt": "hello"},
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"},
+    "/v1/messages": {"max_tokens": 100, "messages": HELLO},
 }
 ROUTES = list(QUESTIONS)
 WITH_TOOLS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
@@ -77,7 +71,7 @@ WITH_TOOLS = [path for path in ROUTES if path not in ("/api/generate", "/v1/comp
 
 def asked(path: str, **fields: Any) -> ClaudeRequest:
     """What a question with these fields becomes."""
-    body = json.dumps({**QUESTIONS[path], **fields}).encode()
+    body = json.dumps({"model": MODEL, **QUESTIONS.get(path, {}), **fields}).encode()
     return claude_request(path, body, default_max_tokens=4096)
 
 
@@ -101,17 +95,3 @@ def whole(path: str, events: Sequence[Event], **fields: Any) -> Any:
     chunks = told(answer(path, stream=False, **fields), events)
     assert not any(chunks[:-1]), "an answer in one piece has begun before its end"
     return json.loads(chunks[-1])
-
-
-def answering(status: int, content_type: str, body: bytes) -> httpx2.Client:
-    """An HTTP client for the two SDKs whose every request gets this answer."""
-    headers = {"content-type": content_type}
-    return httpx2.Client(transport=httpx2.MockTransport(lambda _request: httpx2.Response(status, headers=headers, content=body)))
-
-
-def openai_client(status: int, content_type: str, body: bytes) -> openai.OpenAI:
-    return openai.OpenAI(api_key="k", base_url="http://gateway/v1", max_retries=0, http_client=answering(status, content_type, body))
-
-
-def anthropic_client(status: int, content_type: str, body: bytes) -> anthropic.Anthropic:
-    return anthropic.Anthropic(api_key="k", base_url="http://gateway", max_retries=0, http_client=answering(status, content_type, body))
