@@ -231,8 +231,8 @@ def test_where_claude_cuts_its_text_makes_no_difference_to_what_is_said(said, na
         left, right = (read_strictly(path, _plain(path, streamed(path, one))).parts for one in (events, once))
         assert left == right
         mask = {"created_at", "completed_at", "total_duration", "eval_duration", "prompt_eval_duration"}
-        left, right = ({key: value for key, value in whole(path, one).items() if key not in mask} for one in (events, once))
-        assert left == right
+        one, other = ({key: value for key, value in whole(path, one).items() if key not in mask} for one in (events, once))
+        assert one == other
     assert whole(MESSAGES, events) == whole(MESSAGES, once)
 
 

@@ -434,10 +434,13 @@ def test_what_is_not_enforced_becomes_advice_and_a_list_of_types_a_choice(schema
     assert strict_schema(schema, "schema") == strict
 
 
+UNTYPED: list[Any] = [{}, True, {"type": "banana"}, {"type": []}, {"enum": [{}]}]
+
+
 @for_each(
     ("schema", "where"),
     [
-        *((schema, "`schema`") for schema in ({}, True, {"type": "banana"}, {"type": []}, {"enum": [{}]})),
+        *((schema, "`schema`") for schema in UNTYPED),
         ({"type": "object", "properties": {"a": {}}}, r"`schema.properties.\*`"),
         ({"type": "object", "properties": [1]}, "`schema.properties`"),
         ({"type": "object", "additionalProperties": {"type": "string"}}, "must list its properties"),
