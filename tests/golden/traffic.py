@@ -155,49 +155,20 @@ Content-Type: application/jsonl\r
 TEXT\r
 --BOUND--\r
 """
-PAGES = (
-    "/",
-    "/api/version",
-    "/api/tags",
-    "/api/ps",
-    "/v1/models",
-    "/v1/models/house:8b",
-    "/healthz",
-    "/readyz",
-    "/llm/models",
-    "/llm/log",
-    "/llm/swaps",
-    "/llm/history?window=7d",
-    "/llm/jobs",
-    "/llm/admin/orders",
-    "/llm/admin/config",
-    "/llm/admin/stored",
-    "/llm/admin/files",
-    "/llm/nothing",
-    "/nothing",
-    "/v1/files",
-    "/v1/batches",
-    "/llm/queue/item/999999",
-    "/llm/log?limit=0",
-    "/llm/log?since=nope",
-    "/llm/jobs?state=odd",
-    "/api//tags",
-)
+PAGES = """
+/ /api/version /api/tags /api/ps /v1/models /v1/models/house:8b /healthz /readyz /llm/models /llm/log /llm/swaps /llm/history?window=7d
+/llm/jobs /llm/admin/orders /llm/admin/config /llm/admin/stored /llm/admin/files /llm/nothing /nothing /v1/files /v1/batches
+/llm/queue/item/999999 /llm/log?limit=0 /llm/log?since=nope /llm/jobs?state=odd /api//tags
+"""
 
 
 async def pages(seen: Transcript) -> None:
     seen.section("pages, by who asks")
-    for path in PAGES:
+    for path in PAGES.split():
         for key in (None, LIMITED, ADMIN):
             await seen.ask("GET", path, key=key)
-    for method, path in (
-        ("PUT", "/api/chat"),
-        ("GET", "/api/chat"),
-        ("DELETE", "/llm/jobs"),
-        ("OPTIONS", "/api/chat"),
-        ("HEAD", "/api/tags"),
-    ):
-        await seen.ask(method, path)
+    for asked in ("PUT /api/chat", "GET /api/chat", "DELETE /llm/jobs", "OPTIONS /api/chat", "HEAD /api/tags"):
+        await seen.ask(*asked.split())
     await seen.ask("GET", "/api/tags", headers={"Host": "somebody.example"})
     await seen.ask("POST", "/api/chat", {}, headers={"Origin": "http://evil.example"})
     await seen.ask("POST", "/api/chat", b"x=1", headers={"Content-Type": "text/html"})
@@ -211,29 +182,24 @@ async def answers(seen: Transcript) -> None:
         for path, body in asks_of("house:8b", stream=stream).items():
             await seen.ask("POST", path, body)
     seen.section("tools, thinking, JSON, logprobs, stop, embeddings, counting, prompts without a model")
-    await seen.ask(
-        "POST", "/api/chat", {**asks_of("house:8b", stream=True)["/api/chat"], "tools": [{"type": "function", "function": TOOL}]}
-    )
-    await seen.ask(
-        "POST",
-        "/v1/chat/completions",
-        {**asks_of("house:8b", stream=True)["/v1/chat/completions"], "stream_options": {"include_usage": True}},
-    )
-    await seen.ask("POST", "/api/chat", {**asks_of("thinker:8b", stream=True)["/api/chat"], "think": True})
-    await seen.ask("POST", "/api/chat", {**asks_of("house:8b", stream=False)["/api/chat"], "format": "json"})
-    await seen.ask("POST", "/api/chat", {**asks_of("house:8b", stream=False)["/api/chat"], "logprobs": True})
-    await seen.ask(
-        "POST",
-        "/api/generate",
-        {"model": "house:8b", "prompt": "x", "stream": False, "keep_alive": 5, "options": {"num_ctx": 9, "num_predict": 2, "seed": 1}},
-    )
-    await seen.ask("POST", "/api/generate", {"model": "house:8b"})
-    await seen.ask("POST", "/api/generate", {"model": "house:8b", "prompt": "x", "options": {"num_predict": 0}})
-    await seen.ask("POST", "/api/embed", {"model": "embedder", "input": ["a", "b"]})
-    await seen.ask("POST", "/api/embeddings", {"model": "embedder", "prompt": "a"})
-    await seen.ask("POST", "/v1/embeddings", {"model": "embedder", "input": "a"})
-    await seen.ask("POST", "/v1/messages/count_tokens", {"model": "house:8b", "messages": HELLO})
-    await seen.ask("POST", "/llm/completions", {"prompt": "x", "max_tokens": 3})
+    streams, wholes = asks_of("house:8b", stream=True), asks_of("house:8b", stream=False)
+    options = {"num_ctx": 9, "num_predict": 2, "seed": 1}
+    for path, body in (
+        ("/api/chat", {**streams["/api/chat"], "tools": [{"type": "function", "function": TOOL}]}),
+        ("/v1/chat/completions", {**streams["/v1/chat/completions"], "stream_options": {"include_usage": True}}),
+        ("/api/chat", {**asks_of("thinker:8b", stream=True)["/api/chat"], "think": True}),
+        ("/api/chat", {**wholes["/api/chat"], "format": "json"}),
+        ("/api/chat", {**wholes["/api/chat"], "logprobs": True}),
+        ("/api/generate", {"model": "house:8b", "prompt": "x", "stream": False, "keep_alive": 5, "options": options}),
+        ("/api/generate", {"model": "house:8b"}),
+        ("/api/generate", {"model": "house:8b", "prompt": "x", "options": {"num_predict": 0}}),
+        ("/api/embed", {"model": "embedder", "input": ["a", "b"]}),
+        ("/api/embeddings", {"model": "embedder", "prompt": "a"}),
+        ("/v1/embeddings", {"model": "embedder", "input": "a"}),
+        ("/v1/messages/count_tokens", {"model": "house:8b", "messages": HELLO}),
+        ("/llm/completions", {"prompt": "x", "max_tokens": 3}),
+    ):
+        await seen.ask("POST", path, body)
     await seen.ask("POST", "/v1/audio/transcriptions", b"")
 
 
@@ -258,6 +224,10 @@ async def claude(seen: Transcript) -> None:
     await seen.ask("POST", "/api/embed", {"model": "cloudy:1b", "input": "a"})
 
 
+URGENT: dict[str, Any] = {"key": ASSISTANT, "headers": {"X-Task-Type": "parse_task"}}
+ENDLESS = {"model": "endless:8b", "prompt": "x", "options": {"num_predict": 100000, "seed": 1}}
+
+
 async def interruptions(seen: Transcript) -> None:
     """An external stream of each dialect is interrupted after its first bytes and goes on; what the caller has is the whole text.
 
@@ -269,23 +239,15 @@ async def interruptions(seen: Transcript) -> None:
     for asks in (repeatable, unseeded):
         for path, body in asks.items():
             asked = await seen.begun("POST", path, body)
-            inner = await seen.answer(
-                "POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], key=ASSISTANT, headers={"X-Task-Type": "parse_task"}
-            )
+            inner = await seen.answer("POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], **URGENT)
             lines = (await asked).lines
             seen.lines.extend(lines if asks is repeatable else dict.fromkeys(line for line in lines if not line.startswith("data: ")))
             seen.lines.extend(inner.lines)
     seen.section("a whole answer that is interrupted starts over")
     asked = asyncio.create_task(seen.answer("POST", "/api/chat", asks_of("coder:14b", stream=False, limit=30)["/api/chat"]))
-    await seen.until("/llm/queue/status", _runs)
-    await seen.ask(
-        "POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], key=ASSISTANT, headers={"X-Task-Type": "parse_task"}
-    )
+    await seen.until("/llm/queue/status", lambda status: status["running"])
+    await seen.ask("POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], **URGENT)
     seen.lines.extend((await asked).lines)
-
-
-def _runs(status: Any) -> bool:
-    return bool(status["running"])
 
 
 def _waiting(status: Any) -> int:
@@ -298,20 +260,12 @@ async def order(seen: Transcript) -> None:
     served: list[str] = []
 
     async def one(name: str, model: str, key: str, kind: str) -> None:
-        headers = {"X-Task-Type": kind} if kind else {}
-        await seen.answer(
-            "POST",
-            "/api/generate",
-            {"model": model, "prompt": name, "stream": False, "options": {"num_predict": 2, "seed": 1}},
-            key=key,
-            headers=headers,
-        )
+        body = {"model": model, "prompt": name, "stream": False, "options": {"num_predict": 2, "seed": 1}}
+        await seen.answer("POST", "/api/generate", body, key=key, headers={"X-Task-Type": kind} if kind else {})
         served.append(name)
 
-    endless = {"model": "endless:8b", "prompt": "x", "options": {"num_predict": 100000, "seed": 1}}
-    holding = await seen.begun(
-        "POST", "/api/generate", endless, key=ADMIN, headers={"X-Request-Id": "golden_holding", "X-Task-Type": "parse_task"}
-    )
+    headers = {"X-Request-Id": "golden_holding", "X-Task-Type": "parse_task"}
+    holding = await seen.begun("POST", "/api/generate", ENDLESS, key=ADMIN, headers=headers)
     tasks = []
     for count, (model, key, kind) in enumerate(
         (model, key, kind)
@@ -328,11 +282,9 @@ async def order(seen: Transcript) -> None:
 
 async def leaving(seen: Transcript) -> None:
     seen.section("cancelled: running, waiting, by id, by caller")
-    endless = {"model": "endless:8b", "prompt": "x", "options": {"num_predict": 100000, "seed": 1}}
-    running = await seen.begun("POST", "/api/generate", endless, headers={"X-Request-Id": "golden_running"})
-    waiting = asyncio.create_task(
-        seen.answer("POST", "/api/generate", {**endless, "stream": False}, headers={"X-Request-Id": "golden_waiting"})
-    )
+    running = await seen.begun("POST", "/api/generate", ENDLESS, headers={"X-Request-Id": "golden_running"})
+    body, headers = {**ENDLESS, "stream": False}, {"X-Request-Id": "golden_waiting"}
+    waiting = asyncio.create_task(seen.answer("POST", "/api/generate", body, headers=headers))
     await seen.until("/llm/queue/status", lambda status: _waiting(status) == 1)
     await seen.ask("POST", "/llm/requests/golden_waiting/cancel")
     seen.lines.extend((await waiting).lines)
@@ -357,24 +309,12 @@ async def jobs(seen: Transcript) -> None:
     await seen.ask("DELETE", f"/llm/jobs/{later}")
     await seen.ask("POST", "/llm/jobs", {"request": request, "not_before": "2099-01-01T00:00:00+00:00"})
     await seen.ask("GET", "/llm/jobs")
-    lines = [
-        {
-            "custom_id": f"c{n}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": asks_of("house:8b", stream=False, limit=3)["/v1/chat/completions"],
-        }
-        for n in (1,)
-    ]
-    text = "\n".join(json.dumps(line) for line in lines)
-    file = json.loads(
-        await seen.ask(
-            "POST", "/v1/files", FORM.replace("TEXT", text).encode(), headers={"Content-Type": "multipart/form-data; boundary=BOUND"}
-        )
-    )["id"]
-    batch = json.loads(
-        await seen.ask("POST", "/v1/batches", {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"})
-    )["id"]
+    body = asks_of("house:8b", stream=False, limit=3)["/v1/chat/completions"]
+    text = json.dumps({"custom_id": "c1", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    headers = {"Content-Type": "multipart/form-data; boundary=BOUND"}
+    file = json.loads(await seen.ask("POST", "/v1/files", FORM.replace("TEXT", text).encode(), headers=headers))["id"]
+    asked = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = json.loads(await seen.ask("POST", "/v1/batches", asked))["id"]
     done = await seen.until(f"/v1/batches/{batch}", lambda page: page["status"] == "completed", key=VISITOR)
     await seen.ask("GET", f"/v1/batches/{batch}")
     await seen.ask("GET", f"/v1/files/{done['output_file_id']}/content")
@@ -383,20 +323,11 @@ async def jobs(seen: Transcript) -> None:
 
 
 ORDERS: tuple[tuple[str, object], ...] = (
-    ("pause", None),
-    ("resume", None),
-    ("pin", {"model": "coder:14b"}),
-    ("unpin", None),
-    ("load", {"model": "thinker:8b"}),
-    ("unload", {"model": "missing"}),
-    ("drain", None),
-    ("resume", None),
-    ("preempt", None),
+    *((name, None) for name in ("pause", "resume")),
+    *(("pin", {"model": "coder:14b"}), ("unpin", None), ("load", {"model": "thinker:8b"}), ("unload", {"model": "missing"})),
+    *((name, None) for name in ("drain", "resume", "preempt")),
     ("announce", {"task_type": "digest", "at": "2099-01-01T08:00:00+01:00"}),
-    ("reload", None),
-    ("confirm-clock", None),
-    ("alert/test", None),
-    ("nothing", None),
+    *((name, None) for name in ("reload", "confirm-clock", "alert/test", "nothing")),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -62,8 +62,6 @@ def refusal(status: int, kind: str, message: str = "no", **headers: str) -> Scri
 
 @dataclass
 class Bill:
-    """What one call is charged."""
-
     tokens: BilledTokens
     complete: bool = False
 
@@ -135,7 +133,7 @@ class FakeClaude:
                 await self._end_early(request, response, script)
                 return response
             await response.write(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode()))
-            bill.tokens = _with_output(bill.tokens, output)
+            bill.tokens = replace(bill.tokens, output=output)
             await asyncio.sleep(0)
         bill.complete = True
         return response
@@ -154,24 +152,10 @@ class FakeClaude:
 
 
 def _prompt(script: Script) -> BilledTokens:
-    usage = script.usage
+    usage, read = script.usage, script.usage.get("cache_read_input_tokens", 0)
     hour = usage.get("cache_creation", {}).get("ephemeral_1h_input_tokens", 0)
-    return BilledTokens(
-        input=usage.get("input_tokens", PROMPT_TOKENS),
-        cache_read=usage.get("cache_read_input_tokens", 0),
-        cache_write=usage.get("cache_creation_input_tokens", 0) - hour,
-        cache_write_hour=hour,
-    )
-
-
-def _with_output(tokens: BilledTokens, output: int) -> BilledTokens:
-    return BilledTokens(
-        input=tokens.input,
-        output=output,
-        cache_read=tokens.cache_read,
-        cache_write=tokens.cache_write,
-        cache_write_hour=tokens.cache_write_hour,
-    )
+    written = usage.get("cache_creation_input_tokens", 0) - hour
+    return BilledTokens(input=usage.get("input_tokens", PROMPT_TOKENS), cache_read=read, cache_write=written, cache_write_hour=hour)
 
 
 def _events(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | None]]:

@@ -17,8 +17,6 @@ from tests.support.taking import Taking
 
 
 class CallFault(StrEnum):
-    """What goes wrong with one generation."""
-
     REFUSE = "refuse"
     GONE_BEFORE_HEAD = "gone_before_head"
     GONE_MID_STREAM = "gone_mid_stream"
@@ -39,8 +37,6 @@ class CallFault(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a call ended, as the server saw it."""
-
     COMPLETED = "completed"
     CLOSED = "closed"
     """The client left before the end."""
@@ -96,7 +92,6 @@ class FakeExchange(Taking):
         self._silent = True
 
     async def head(self) -> None:
-        """Wait for the first byte."""
         await asyncio.sleep(0)
         await self._until(None if self._fault is CallFault.SILENT else self._instants[0])
         if self._fault is CallFault.GONE_BEFORE_HEAD:

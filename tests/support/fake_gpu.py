@@ -47,8 +47,6 @@ class Place(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Occupant:
-    """A model that takes memory."""
-
     place: Place
     context_tokens: int
 
@@ -69,7 +67,6 @@ class FakeGpu:
         self._occupants: dict[str, Occupant] = {}
 
     def check(self) -> None:
-        """Raise AssertionError with every rule that was broken."""
         assert not self.violations, "\n".join(self.violations)
 
     def place(self, name: str) -> Place | None:
@@ -95,7 +92,6 @@ class FakeGpu:
         return ResidentModel(name=name, size_mib=size_mib, vram_mib=model.vram_mib, context_tokens=context_tokens)
 
     def begin(self, name: str, at: float) -> None:
-        """A generation starts."""
         self.in_flight[name] += 1
         self.peak_in_flight[name] = max(self.peak_in_flight[name], self.in_flight[name])
         if self.place(name) is not Place.LOADED:
@@ -104,16 +100,13 @@ class FakeGpu:
             self._broken(at, f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}")
 
     def read(self, name: str, at: float) -> None:
-        """Something is asked of the model that takes no slot."""
         if self.place(name) is not Place.LOADED:
             self._broken(at, f"a question to {name}, which is {self.place(name) or 'not loaded'}")
 
     def end(self, name: str) -> None:
-        """A generation is over, one way or another."""
         self.in_flight[name] -= 1
 
     def start_load(self, name: str, context_tokens: int | None, at: float) -> None:
-        """Memory is taken from now on."""
         if self.in_flight[name]:
             self._broken(at, f"{name} is reloaded while a generation runs on it")
         if self.place(name) in {Place.LOADING, Place.UNLOADING}:
@@ -123,7 +116,6 @@ class FakeGpu:
         self._check_room(name, at)
 
     def finish_load(self, name: str) -> None:
-        """It serves."""
         self._occupants[name].place = Place.LOADED
 
     def start_unload(self, name: str, at: float) -> None:
@@ -133,11 +125,9 @@ class FakeGpu:
         self._occupants[name].place = Place.UNLOADING
 
     def drop(self, name: str) -> None:
-        """It is gone."""
         self._occupants.pop(name, None)
 
     def clear(self) -> None:
-        """Everything is gone: the server died."""
         self._occupants.clear()
 
     def _check_room(self, name: str, at: float) -> None:

@@ -36,8 +36,6 @@ SLOW_FACTOR = 10.0
 
 
 class LoadFault(StrEnum):
-    """What goes wrong with one load."""
-
     FAIL = "fail"
     NOT_FOUND = "not_found"
     NEVER = "never"
@@ -49,16 +47,12 @@ class LoadFault(StrEnum):
 
 
 class UnloadFault(StrEnum):
-    """What goes wrong with one unload."""
-
     STUCK = "stuck"
     """It says yes and stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRecord:
-    """One control call, when it came."""
-
     at: float
     kind: str
     model: str
@@ -83,7 +77,6 @@ def _body_of(call: BackendCall) -> dict[str, Any]:
 
 
 def _name_in(body: dict[str, Any], listed: Container[str]) -> str | None:
-    """The model that a body names, as it is listed."""
     name = body.get("model")
     if not isinstance(name, str) or not name:
         return name
@@ -132,11 +125,9 @@ class FakeOllama:
 
     @property
     def violations(self) -> list[str]:
-        """Rules of the one GPU that were broken, with the instant."""
         return self.gpu.violations
 
     def check(self) -> None:
-        """Raise AssertionError if a rule was broken."""
         self.gpu.check()
 
     def next_calls(self, *faults: CallFault | None) -> None:
@@ -144,11 +135,9 @@ class FakeOllama:
         self._call_faults.extend(faults)
 
     def next_loads(self, *faults: LoadFault | None) -> None:
-        """Script the next loads in order."""
         self._load_faults.extend(faults)
 
     def next_unloads(self, *faults: UnloadFault | None) -> None:
-        """Script the next unloads in order."""
         self._unload_faults.extend(faults)
 
     def wedge(self, model: str) -> None:
@@ -156,12 +145,10 @@ class FakeOllama:
         self._wedged.add(model)
 
     def appear(self, model: str) -> None:
-        """Somebody else loaded it, at once."""
         self.gpu.start_load(model, None, self._now())
         self.gpu.finish_load(model)
 
     def vanish(self, model: str) -> None:
-        """Somebody else dropped it, at once."""
         self.gpu.drop(model)
 
     def delete(self, model: str) -> None:
@@ -169,7 +156,6 @@ class FakeOllama:
         self._deleted.add(self.gpu.models[model].name)
 
     def install(self, model: str) -> None:
-        """Put a model that was deleted back on the disk."""
         self._deleted.discard(self.gpu.models[model].name)
 
     def go_down(self) -> None:
@@ -188,7 +174,6 @@ class FakeOllama:
             exchange.fall_silent()
 
     def come_up(self) -> None:
-        """The server is back, with nothing loaded."""
         self._down = False
 
     async def open(self, call: BackendCall) -> FakeExchange:
@@ -366,7 +351,6 @@ class FakeOllama:
         settle(done, error)
 
     async def settled(self) -> None:
-        """Returns when no load and no unload is under way."""
         while self._under_way:
             await asyncio.wait(tuple(self._under_way))
 

@@ -107,7 +107,6 @@ class Webhooks:
         self.connections: set[asyncio.Transport] = set()
 
     def take(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Reply:
-        """Note a post and choose the answer."""
         problem = why_discord_refuses(body) if path.startswith("/api/webhooks/") else None
         if problem is not None:
             self.refused.append(problem)

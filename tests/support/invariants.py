@@ -62,7 +62,6 @@ class DecisionChecker:
 
     @property
     def state(self) -> State:
-        """The state of the scheduler that is watched."""
         return self.scheduler.state
 
     def handle(self, fact: Input, now: float) -> list[Action]:
@@ -72,7 +71,6 @@ class DecisionChecker:
         return actions
 
     def judge(self, actions: Iterable[Action], now: float) -> None:
-        """Judge a decision that was just taken. Raises InvariantBroken."""
         check(self.state)
         for action in actions:
             self._judge(action)

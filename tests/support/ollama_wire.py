@@ -53,18 +53,15 @@ class Answer:
     chunks: tuple[bytes, ...]
 
     def cut_to(self, chunks: tuple[bytes, ...]) -> Answer:
-        """The same head over another body."""
         headers = tuple((name, value) for name, value in self.headers if name != b"content-length")
         return Answer(status=self.status, headers=headers, chunks=chunks)
 
 
 def needs_model(path: str) -> bool:
-    """Does the route compute on a model?"""
     return path.partition("?")[0] in EMBED_PATHS | TEXT_PATHS
 
 
 def is_embedding(path: str) -> bool:
-    """Does the route embed?"""
     return path.partition("?")[0] in EMBED_PATHS
 
 
@@ -106,7 +103,6 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
 
 
 def error(path: str, status: int, text: str) -> Answer:
-    """An error in the shape of the route's dialect."""
     if path.startswith("/v1/messages"):
         kind = "not_found_error" if status == 404 else "api_error"
         return _json({"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_0"}, path, status)

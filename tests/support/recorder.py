@@ -23,7 +23,6 @@ class Recorder:
         self.moved.set()
 
     def of(self, kind: type[E]) -> list[E]:
-        """Events of one kind, in order."""
         return [event for event in self.all if isinstance(event, kind)]
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -33,6 +32,5 @@ class Recorder:
             await self.moved.wait()
 
     async def first(self, kind: type[E]) -> E:
-        """The first event of a kind, as soon as there is one."""
         await self.until(lambda: self.of(kind))
         return self.of(kind)[0]

@@ -52,7 +52,6 @@ def house_settings(
 
 
 def words(action: Action) -> str:
-    """An action in a few words."""
     match action:
         case Dispatch(sequence=sequence, model=model):
             return f"start {sequence} on {model}"
@@ -143,7 +142,6 @@ class Shell:
         self.ended[sequence] = how
 
     def at(self, instant: float) -> Shell:
-        """Let time pass; timers on the way fire when they are due."""
         fired = 0
         while self.timer is not None and self.timer <= instant:
             self.fire()
@@ -177,7 +175,6 @@ class Shell:
         task_type: str | None = None,
         caller: str = "test",
     ) -> Sequence:
-        """An item is accepted now."""
         self._arrivals += 1
         item = QueueItem(
             sequence=Sequence(self._arrivals),
@@ -198,7 +195,6 @@ class Shell:
         return item.sequence
 
     def internal(self, model: str | None, priority: Priority = Priority.NORMAL) -> Sequence:
-        """The house's own work is accepted now."""
         return self.arrive(model, lane=Lane.INTERNAL, priority=priority)
 
     def first_byte(self, sequence: int, *, forwarded: bool) -> list[str]:
@@ -208,18 +204,15 @@ class Shell:
         return self.tell(inputs.Started(sequence=Sequence(sequence), attempt=self.running[sequence]))
 
     def finish(self, sequence: int, usage: Usage | None = None) -> list[str]:
-        """The running attempt ends with its whole answer."""
         attempt = self._over(sequence)
         if sequence not in self.ended:
             self._end(sequence, "finished")
         return self.tell(inputs.Finished(sequence=Sequence(sequence), attempt=attempt, usage=usage or Usage()))
 
     def fail(self, sequence: int, fault: Fault) -> list[str]:
-        """The running attempt ends by itself without an answer."""
         return self.tell(inputs.Failed(sequence=Sequence(sequence), attempt=self._over(sequence), fault=fault))
 
     def stop(self, sequence: int) -> list[str]:
-        """The attempt that was told to stop has stopped."""
         assert sequence in self.stopping, f"nobody told {sequence} to stop"
         return self.tell(inputs.Stopped(sequence=Sequence(sequence), attempt=self._over(sequence)))
 
@@ -235,19 +228,15 @@ class Shell:
         return self.tell(inputs.Cancelled(sequences=tuple(map(Sequence, (sequence, *others)))))
 
     def loaded(self, vram_mib: float | None = None) -> list[str]:
-        """The load that is open succeeds."""
         return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
 
     def load_failed(self, *, permanent: bool = False) -> list[str]:
-        """The load that is open fails."""
         return self.tell(inputs.LoadFailed(model=self.loading.pop().model, permanent=permanent))
 
     def unloaded(self) -> list[str]:
-        """The first open unload succeeds."""
         return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))
 
     def unload_failed(self) -> list[str]:
-        """The first open unload fails."""
         return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))
 
     def swap(self, seconds: float = 0.0) -> list[str]:
@@ -258,7 +247,6 @@ class Shell:
         return self.loaded()
 
     def drain(self) -> list[str]:
-        """Shutdown begins."""
         return self.tell(inputs.DrainRequested())
 
     def quiesce(self, *, step_s: float = 1.0, bound: float = inf) -> int:

@@ -99,7 +99,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             raise Stuck(f"virtual time ran past {self._horizon_s} s")
 
     def stand_still(self, seconds: float) -> None:
-        """Time passes, whatever is due."""
         self._now += seconds
         self._clock_resolution = math.ulp(self._now)
 
