@@ -9,7 +9,7 @@ from typing import Any, cast
 from starlette.routing import compile_path
 
 from hearth.api.app import FAULT_TEXT, HearthApp
-from hearth.api.dashboard.pages import DashboardPages
+from hearth.api.dashboard import FILES
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
@@ -22,7 +22,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     path: (who, tuple(methods.split()))
     for who, methods, paths in (
         (ANYBODY, "GET", "/healthz"),
-        (ANYBODY, "GET HEAD", " ".join(DashboardPages().paths)),
+        (ANYBODY, "GET HEAD", " ".join(FILES)),
         (ANY_KEY, "GET", "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/history /llm/models /llm/health"),
         (ANY_KEY, "GET", "/v1/files/file-1/content /v1/batches/batch_1 /api/ps /api/status /v1/models /v1/models/llama3.1:8b"),
         (ANY_KEY, "GET HEAD", "/ /api/version /api/tags"),

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 
-import pytest
-
-from hearth.api.dashboard.pages import _STATIC as STATIC
-from hearth.api.dashboard.pages import CONTENT_SECURITY_POLICY, DashboardPages
+from hearth.api.dashboard import CONTENT_SECURITY_POLICY, FILES, STATIC
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway
 from tests.support.cases import for_each
 
@@ -20,51 +16,46 @@ KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf
 NO_PAGES = ("/api/tags", "/llm/health", "/llm/log", "/nope", "/static/", "/static/index.html", "/static/vendor", "/static/../app.py")
 
 
-@pytest.fixture
 def gateway() -> FakeGateway:
     gateway = FakeGateway(keys=KEYS)
     gateway.backend.answer = FakeExchange(200, (), (b"Ollama is running",))
     return gateway
 
 
-async def test_a_browser_gets_the_page_without_a_key_at_two_addresses_and_a_program_what_it_always_got(gateway):
+async def test_a_browser_gets_the_page_without_a_key_at_two_addresses_and_a_program_what_it_always_got():
+    house = gateway()
     for path in ("/", "/llm/queue/status"):
-        page = await gateway.ask("GET", path, accept=BROWSER)
+        page = await house.ask("GET", path, accept=BROWSER)
         assert (page.status, page.headers["content-type"], page.headers["vary"]) == (200, "text/html; charset=utf-8", "accept")
-        assert (await gateway.ask("HEAD", path, accept=BROWSER)).headers["etag"] == page.headers["etag"]
+        assert (await house.ask("HEAD", path, accept=BROWSER)).headers["etag"] == page.headers["etag"]
         for accept in ("*/*", "application/json", JAVA + "*; q=.2, */*; q=.2", JAVA + "*/*; q=0.2"):
-            assert (await gateway.ask("GET", path, accept=accept)).status == 401
-            assert b"<html" not in (await gateway.ask("GET", path, key=ADMIN_KEY, accept=accept)).body
-        assert b"<html" not in (await gateway.ask("GET", path, key=ADMIN_KEY)).body
+            assert (await house.ask("GET", path, accept=accept)).status == 401
+            assert b"<html" not in (await house.ask("GET", path, key=ADMIN_KEY, accept=accept)).body
+        assert b"<html" not in (await house.ask("GET", path, key=ADMIN_KEY)).body
         for method in ("POST", "DELETE"):
-            assert (await gateway.ask(method, path, accept=BROWSER, content_type="application/json")).status == 401
-    assert {(await gateway.ask("GET", path, accept=BROWSER)).status for path in NO_PAGES} == {401}
+            assert (await house.ask(method, path, accept=BROWSER, content_type="application/json")).status == 401
+    assert {(await house.ask("GET", path, accept=BROWSER)).status for path in NO_PAGES} == {401}
+    for path in ("/", "/static/app.js"):  # other hosts and other sites are refused as at every address
+        assert (await house.ask("GET", path, accept=BROWSER, host="evil.test")).status == 421
+        assert (await house.ask("GET", path, accept=BROWSER, sec_fetch_site="cross-site", sec_fetch_mode="no-cors")).status == 403
 
 
-async def test_the_door_holds_for_the_page_too(gateway):
-    for path in ("/", "/static/app.js"):
-        assert (await gateway.ask("GET", path, accept=BROWSER, host="evil.test")).status == 421
-        fetched = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors"}
-        assert (await gateway.ask("GET", path, accept=BROWSER, **fetched)).status == 403
-
-
-async def test_each_file_has_its_type_its_rules_and_its_bytes_and_is_not_sent_again_to_who_has_it(gateway):
-    for path in DashboardPages().paths:
-        got = await gateway.ask("GET", path)
-        assert (got.status, got.headers["content-type"], got.headers["cache-control"]) == (200, KINDS[Path(path).suffix], "no-cache")
+async def test_each_file_has_its_type_its_rules_and_its_bytes_and_is_not_sent_again_to_who_has_it():
+    house = gateway()
+    for path, file in FILES.items():
+        got = await house.ask("GET", path)
+        assert (got.status, got.headers["content-type"], got.headers["cache-control"]) == (200, KINDS[file.suffix], "no-cache")
         assert got.headers["content-security-policy"].encode() == CONTENT_SECURITY_POLICY
-        assert got.headers["x-content-type-options"] == "nosniff"
-        assert got.body == (STATIC / path.removeprefix("/static/")).read_bytes()
-        again = await gateway.ask("GET", path, if_none_match=f'W/{got.headers["etag"]}, "other"')
+        assert (got.headers["x-content-type-options"], got.body) == ("nosniff", (STATIC / path.removeprefix("/static/")).read_bytes())
+        again = await house.ask("GET", path, if_none_match=f'W/{got.headers["etag"]}, "other"')
         assert (again.status, again.body, again.headers["etag"]) == (304, b"", got.headers["etag"])
-        assert (await gateway.ask("GET", path, if_none_match='"other"')).status == 200
+        assert (await house.ask("GET", path, if_none_match='"other"')).status == 200
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_inline():
     rules = dict(rule.split(" ", 1) for rule in CONTENT_SECURITY_POLICY.decode().split("; "))
-    assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
-    assert rules["frame-ancestors"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert {rules[name] for name in ("default-src", "frame-ancestors", "base-uri", "form-action")} == {"'none'"}
 
 
 def test_what_others_wrote_is_here_as_they_published_it_with_licences():
@@ -76,16 +67,11 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
 
 
 @for_each("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
-def test_our_own_files_load_nothing_from_elsewhere_and_write_text_only_as_text(path):
+def test_our_own_files_load_nothing_from_elsewhere_write_text_only_as_text_and_name_only_files_that_exist(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=\"//", text)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|setAttribute\(", text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|setAttribute\(|dangerouslySet", text)
     assert not re.search(r"<script>|<style|\son[a-z]+=\"|\sstyle=\"", text)
-    assert "dangerouslySet" not in text
-    for target in re.findall(r'from "\./([^"]+)"', text):
-        assert f"/static/{target}" in DashboardPages().paths
-
-
-def test_each_file_that_the_page_names_exists():
-    named = set(re.findall(r'"(/static/[^"]+)"', (STATIC / "index.html").read_text()))
-    assert {"/static/app.js", "/static/app.css"} <= named <= set(DashboardPages().paths)
+    named = {f"/static/{target}" for target in re.findall(r'from "\./([^"]+)"', text)} | set(re.findall(r'"(/static/[^"]+)"', text))
+    assert named <= set(FILES)
+    assert path.name != "index.html" or {"/static/app.js", "/static/app.css"} <= named

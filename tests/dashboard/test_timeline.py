@@ -20,18 +20,13 @@ from hearth.events import (
 from hearth.observability.requests import RequestTracker
 from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
+from tests.observability import samples
 from tests.support.cases import for_each
 
 
-def about(sequence: int, model: str = "a", lane: Lane = Lane.EXTERNAL) -> dict[str, Any]:
-    return {
-        "sequence": Sequence(sequence),
-        "request_id": RequestId(f"req_{sequence}"),
-        "lane": lane,
-        "caller": "n8n",
-        "model": model,
-        "task_type": None,
-    }
+def about(sequence: int, lane: Lane = Lane.EXTERNAL) -> dict[str, Any]:
+    named: dict[str, Any] = {"sequence": Sequence(sequence), "request_id": RequestId(f"req_{sequence}"), "lane": lane}
+    return named | {"caller": "n8n", "model": "a", "task_type": None}
 
 
 def queued(at: float, sequence: int, **more: Any) -> Event:
@@ -42,11 +37,8 @@ def started(at: float, sequence: int, **more: Any) -> Event:
     return ItemDispatched(at=at, attempt=1, waited_s=0.0, **about(sequence, **more))
 
 
-def ended(at: float, sequence: int, **more: Any) -> Event:
-    durations: dict[str, Any] = {"queue_s": 1.0, "swap_s": 0.0, "first_byte_s": 0.1, "backend_s": 1.0, "total_s": 2.0}
-    tokens: dict[str, Any] = {"prompt_tokens": 1, "output_tokens": 2, "status": 200}
-    counts: dict[str, Any] = {"outcome": Outcome.COMPLETED, "reason": "", "attempts": 1, "interrupt_count": 0}
-    return ItemEnded(at=at, **counts, **durations, **tokens, **about(sequence, **more))
+def ended(at: float, sequence: int) -> ItemEnded:
+    return replace(samples.ended(Outcome.COMPLETED, at=at), **about(sequence))
 
 
 def heard(*events: Event) -> Timeline:
@@ -94,29 +86,19 @@ def test_memory_is_brought_in_line_with_what_is_really_there():
     assert sorted(shown(timeline, 11)) == [("gone", "resident", 5, 9.0), ("here", "resident", 2.0, None)]
 
 
-def test_an_interruption_ends_the_work_and_is_marked_and_the_item_waits_again():
-    timeline = heard(
-        queued(0, 1), started(10, 1), ItemInterrupted(at=15, attempt=1, interrupt_count=1, ran_s=5.0, **about(1)), queued(25, 2)
-    )
+def test_depths_keep_the_most_and_the_last_of_each_step_by_lane_and_an_item_that_is_sent_again_waits_and_ends_once():
+    internal = queued(2, 3, lane=Lane.INTERNAL), started(11, 3, lane=Lane.INTERNAL)
+    first, second = heard(queued(0, 1), queued(1, 2), internal[0], started(3, 1), ended(4, 2), internal[1]).depths(20)
+    assert (first.external, first.external_last, first.internal, first.internal_last) == (2, 0, 1, 1)
+    assert (second.external, second.internal, second.internal_last) == (0, 0, 0)
+    interruption = ItemInterrupted(at=15, attempt=1, interrupt_count=1, ran_s=5.0, **about(1))
+    timeline = heard(queued(0, 1), started(10, 1), interruption, queued(25, 2))  # ends the work; the item waits again
     assert shown(timeline, 30) == [("a", "busy", 10, 15)]
     assert [(mark.at, mark.model, mark.caller) for _, mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
     assert timeline.depths(30)[-1].external_last == 2
-
-
-def test_depths_keep_the_most_and_the_last_of_each_step_by_lane():
-    timeline = heard(
-        queued(0, 1), queued(1, 2), queued(2, 3, lane=Lane.INTERNAL), started(3, 1), ended(4, 2), started(11, 3, lane=Lane.INTERNAL)
-    )
-    first, second = timeline.depths(20)
-    assert (first.external, first.external_last, first.internal, first.internal_last) == (2, 0, 1, 1)
-    assert (second.external, second.internal, second.internal_last) == (0, 0, 0)
-
-
-def test_an_item_that_is_sent_again_waits_once_and_ends_once():
     resent = ItemResent(at=2, attempt=1, reason="timeout", **about(1))
     timeline = heard(queued(0, 1), started(1, 1), resent, started(3, 1), ended(4, 1))
-    assert timeline.depths(5)[-1].external_last == 0
-    assert len(timeline.ended) == 1
+    assert (timeline.depths(5)[-1].external_last, len(timeline.ended)) == (0, 1)
 
 
 def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound():

@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, compile_path
 
 from hearth.admission.auth import Identity
+from hearth.api import dashboard
 from hearth.api.admin import AdminPages
-from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import CompletionBody, CompletionPages, Inference
@@ -80,10 +80,10 @@ class Routes:
         self._pages: list[Callable[[], APIRoute]] = []
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
-        dashboard, public = DashboardPages(), Address(access=Access.PUBLIC)
-        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, dashboard.page))
-        for path in dashboard.paths:
-            self._add(path, _GET_HEAD, dashboard.file, public)
+        public = Address(access=Access.PUBLIC)
+        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, dashboard.send_page))
+        for path in dashboard.FILES:
+            self._add(path, _GET_HEAD, dashboard.send_file, public)
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
         self._patterns = [(compile_path(path)[0], address) for path, address in self.addresses.items() if "{" in path]
@@ -170,7 +170,7 @@ class Routes:
         """The address that a request is for, without handlers where there is none."""
         path = request.path
         if not is_odd(path, request.target):
-            if path in ("/", "/llm/queue/status") and wants_page(request):
+            if path in ("/", "/llm/queue/status") and dashboard.wants_page(request):
                 return self._page
             if path in self.addresses:
                 return self.addresses[path]
