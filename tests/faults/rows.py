@@ -163,7 +163,7 @@ F-61: very many old rows -> they go in small steps between the work
 F-62: the wall clock jumps: an hour, ten years, 1970 -> waits, durations and limits do not notice, announced tasks do; a day's money is not
     given out twice; no message is put off
   shown in: faults/test_instants, cloud/test_cloud_budget, worker/test_store, test_clock, observability/test_logs,
-    worker/test_announcements, jobs/test_webhooks
+    worker/test_preempting, jobs/test_webhooks
 F-63: the skipped and the repeated hour, in several zones -> every minute is classified once, by the wall
   shown in: config/test_active_hours, cloud/test_cloud_budget
 F-64: hours over midnight, of a whole day, of no length -> the start belongs to them, the end does not
@@ -258,7 +258,7 @@ F-97: an internal arrival while external work is put back or about to start -> n
 F-98: a caller leaves between its turn and its start -> never sent
   shown in: worker/test_cancelling, worker/test_races
 F-99: a request as the home model's timer fires -> the request wins
-  shown in: worker/test_home, scheduling/test_memory, dst/test_races
+  shown in: worker/test_loading, scheduling/test_memory, dst/test_races
 F-100: a model goes as a request for it comes -> served, after a load where one is needed
   shown in: scheduling/test_order, dst/test_races
 F-101: the reason for a swap leaves while it is under way -> no third swap

@@ -156,7 +156,9 @@ class FakeOllama:
         self._deleted.add(self.gpu.models[model].name)
 
     def install(self, model: str) -> None:
-        self._deleted.discard(self.gpu.models[model].name)
+        """Put a model on the disk, also one that was deleted."""
+        self.gpu.models.setdefault(model, FakeModel(name=model))
+        self._deleted.discard(model)
 
     def go_down(self) -> None:
         """The server is killed: running calls break, memory is empty, nothing can be reached."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from hearth.api.status import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
@@ -17,15 +15,16 @@ from tests.worker.house import FULL_TEXT, House, body_of, heard, in_house, settl
 
 @in_house("a", resident=("a",))
 async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent(house: House):
-    leaving = house.submit("a")
-    house.worker.cancel(leaving.sequence)
-    staying = house.submit("a")
-    await body_of(staying)
-    assert house.now == 1.0
+    house.worker.cancel(house.submit("a").sequence)
+    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
+    for future in futures[:-1]:
+        assert future.cancel()
+    await futures[-1]
+    await asyncio.sleep(5)
     assert len(house.ollama.calls) == 1
 
 
-@pytest.mark.parametrize("by", ["id", "caller"])
+@for_each("by", ["id", "caller"])
 @in_house("a")
 async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: House, by: str):
     causing = [house.submit("a", caller="me") for _ in range(3)]
@@ -35,56 +34,39 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: 
     cancelled = [house.worker.cancel(ticket.sequence) for ticket in causing] if by == "id" else house.worker.cancel_caller("me")
     assert len(cancelled) == 3
     assert text_of(await body_of(waiting)) == FULL_TEXT
-    assert house.now == 3.0
-    assert [record.kind for record in house.ollama.control] == ["load"]
+    assert (house.now, [record.kind for record in house.ollama.control]) == (3.0, ["load"])
 
 
 @in_house("a", resident=("a",))
-async def test_what_has_ended_otherwise_or_never_was_cannot_be_cancelled(house: House):
-    ticket = house.submit("a")
-    await body_of(ticket)
-    assert house.worker.cancel(ticket.sequence) is False
-    await settle()
-    assert house.worker.cancel(ticket.sequence) is False
-    assert house.worker.cancel(Sequence(999)) is False
-    assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
-
-
-@in_house("a", resident=("a",))
-async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(house: House):
+async def test_a_request_id_cancels_all_of_its_owners_items_that_have_not_ended_and_nobody_elses(house: House):
     mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
     theirs = house.submit("a", caller="them", request_id="req_shared")
-    cancel = house.worker.cancel_request
-    assert cancel(RequestId("req_unknown"), caller=None) is None
-    assert cancel(RequestId("req_shared"), caller="stranger") is None
-    assert cancel(RequestId("req_shared"), caller="me") is True
+    cancel, shared = house.worker.cancel_request, RequestId("req_shared")
+    assert cancel(RequestId("req_unknown"), caller=None) is cancel(shared, caller="stranger") is None
+    assert cancel(shared, caller="me") is True
     assert text_of(await body_of(theirs)) == FULL_TEXT
-    assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 2
-    assert cancel(RequestId("req_shared"), caller=None) is True
-    assert cancel(RequestId("req_shared"), caller="them") is False
+    assert house.worker.cancel(theirs.sequence) is False, "its answer is complete"
+    assert [(await house.end_of(ticket)).outcome for ticket in (*mine, theirs)] == [Outcome.CANCELLED] * 2 + [Outcome.COMPLETED]
+    assert cancel(shared, caller=None) is True
+    assert cancel(shared, caller="them") is house.worker.cancel(theirs.sequence) is house.worker.cancel(Sequence(999)) is False
 
 
+@for_each("by", ["future", "caller"])
 @for_each("at_s", [0.0, 0.2, 0.7])
 @in_house("a", resident=("a",))
-async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(house: House, at_s: float):
-    first = await house.worker.enqueue_external("hello", "a", caller="script")
-    second = await house.worker.enqueue_internal("hello", "a")
+async def test_an_in_process_call_and_its_future_end_together(house: House, at_s: float, by: str):
+    futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
+    kept = await house.worker.enqueue_internal("hello", "a")
     await sleep_until(at_s)
-    second.cancel()
-    first.cancel()
-    await asyncio.sleep(3)
-    assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 2
-    assert {call.ended_at for call in house.ollama.calls} <= {at_s}
-
-
-@in_house("a", resident=("a",))
-async def test_a_future_that_is_cancelled_at_once_is_never_executed(house: House):
-    futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
-    for future in futures[:-1]:
-        assert future.cancel()
-    await futures[-1]
-    await asyncio.sleep(5)
-    assert len(house.ollama.calls) == 1
+    if by == "future":
+        for future in futures:
+            assert future.cancel()
+    else:
+        assert len((await cancel_caller(house.gateway, "script")).requests) == 2
+    failed = await asyncio.gather(*futures, return_exceptions=True)
+    assert {type(error) for error in failed} == {asyncio.CancelledError if by == "future" else CallerGone}
+    assert (await kept).output == FULL_TEXT
+    assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 2
 
 
 @in_house("a", resident=("a",))
@@ -94,10 +76,8 @@ async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped
     ticket.reply.abandon()
     house.worker.cancel(ticket.sequence)
     await settle()
-    assert ticket.reply.unread_bytes == 0
-    assert house.ollama.calls[0].ended_at == 0.5
-    with pytest.raises(CallerGone):
-        await ticket.reply.take()
+    assert (ticket.reply.unread_bytes, house.ollama.calls[0].ended_at) == (0, 0.5)
+    assert isinstance((await heard(ticket))[1], CallerGone)
 
 
 PHASES = {
@@ -118,8 +98,7 @@ async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resid
         ticket = house.submit("a", stream=stream, caller="me", first_byte_s=0.1)
         await sleep_until(at_s)
         if by == "id":
-            answers = [house.worker.cancel_request(RequestId("req_1"), caller="me") for _ in range(2)]
-            assert answers == [True, True]
+            assert [house.worker.cancel_request(RequestId("req_1"), caller="me") for _ in range(2)] == [True, True]
         else:
             assert [house.worker.cancel_caller("me") for _ in range(2)] == [["req_1"], []]
         said, error = await heard(ticket)
@@ -131,40 +110,17 @@ async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resid
         assert text_of(await body_of(house.submit("a", caller="me"))) == FULL_TEXT
 
 
-@in_house("a", "b", resident=("a",))
-async def test_all_that_a_caller_has_is_given_up_and_nobody_elses(house: House):
-    mine = [house.submit("a", caller="me", request_id="req_1"), house.submit("b", caller="me", request_id="req_2")]
-    mine.append(house.internal("a", caller="me", request_id="req_3"))
-    theirs = house.submit("a", caller="them", request_id="req_1")
+@in_house("a", "b", "c", resident=("a",))
+async def test_all_that_a_caller_has_is_given_up_in_one_decision_that_loads_nothing_and_nobody_elses(house: House):
+    mine = [house.submit(model, caller="me", request_id=f"req_{number}") for number, model in enumerate("abcb")]
+    mine.append(house.internal("a", caller="me", request_id="req_4"))
+    theirs = house.submit("a", caller="them", request_id="req_0")
     await sleep_until(0.5)
     assert house.worker.cancel_caller("stranger") == []
-    assert house.worker.cancel_caller("me") == ["req_1", "req_2", "req_3"]
+    assert house.worker.cancel_caller("me") == [f"req_{number}" for number in range(5)]
     assert text_of(await body_of(theirs)) == FULL_TEXT
     assert house.now == 1.5
-    assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 3
+    assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 5
     assert house.worker.cancel_caller("me") == []
-    assert house.ollama.control == []
-
-
-@in_house("a", "b", "c", resident=("a",))
-async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_together(house: House):
-    tickets = [house.submit(model, caller="me", request_id=f"req_{model}") for model in "abcb"]
-    await sleep_until(0.5)
-    assert len(house.worker.cancel_caller("me")) == 4
     await asyncio.sleep(30)
     assert house.ollama.control == []
-    assert len(house.ollama.calls) == 1
-    assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
-
-
-@for_each("at_s", [0.0, 0.2, 0.7])
-@in_house("a", resident=("a",))
-async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(house: House, at_s: float):
-    futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
-    kept = await house.worker.enqueue_internal("hello", "a")
-    await sleep_until(at_s)
-    assert len((await cancel_caller(house.gateway, "script")).requests) == 2
-    for future in futures:
-        with pytest.raises(CallerGone):
-            await future
-    assert (await kept).output == FULL_TEXT
