@@ -1,4 +1,4 @@
-"""What Hearth is built to survive as a page: the table of tests/faults/rows.py, which the tests hold to what exists."""
+"""What Hearth is built to survive as a page: the table of tests/faults/table.py, which the tests hold to what exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.faults.table import PARTS, Row
 
 _INTRO = """# Faults
 
-What Hearth is built to survive, and the tests under `tests/` that show it. For every row: nothing that was accepted is lost or ended
+What Hearth is built to survive, and the folders of `tests/` that show it. For every row: nothing that was accepted is lost or ended
 twice, nobody is answered with a defect, nothing is left over, and Hearth recovers without a restart. Faults that can come at any time
 are tried at rest, with a full queue and in the middle of a stream (`faults/test_phases.py`).
 """
@@ -23,4 +23,4 @@ def _rows(rows: list[Row]) -> str:
 
 
 def _shown_in(row: Row) -> str:
-    return "; ".join([*(code(f"{module}.py") for module in sorted(row.modules)), *([row.left_out] if row.left_out else [])])
+    return "; ".join([*map(code, row.folders), *([row.left_out] if row.left_out else [])])

@@ -1,11 +1,13 @@
-"""Connections that do what HTTP clients seldom do: each is answered properly or ended, and the next one is served."""
+"""Connections that do what HTTP clients seldom do are answered properly or ended; a stranger in Claude's place is told nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hearth.admission.auth import digest_of
+from hearth.backends.claude import ClaudeBackend
 from hearth.config.settings import GatewayConfig, KeySettings
+from hearth.errors import BackendError
+from hearth.types import CloudCall
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
 from tests.support.cases import for_each
@@ -199,3 +204,39 @@ async def test_a_key_that_is_taken_out_ends_nothing_that_was_accepted_and_begins
         assert (await ask(1))[0] == 401
         async with asyncio.timeout(WITHIN_S):
             assert all(status == 200 and b'"done":true' in body for status, body in await asyncio.gather(*accepted))
+
+
+CERTIFICATE = Path(__file__).with_name("self_signed.pem")
+"""For localhost and 127.0.0.1, signed by itself; good for nothing but this test."""
+
+
+@asynccontextmanager
+async def stranger(*, tls: bool) -> AsyncIterator[tuple[int, bytearray]]:
+    """Listens on loopback; the port, and what it was told."""
+    told = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told.extend(await reader.read(65536))
+        writer.close()
+
+    context = None
+    if tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(CERTIFICATE)
+    server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1], told
+
+
+@pytest.mark.parametrize(("tls", "host"), [(True, "localhost"), (True, "127.0.0.1"), (False, "localhost")])
+async def test_without_a_certificate_that_somebody_vouches_for_or_without_tls_nothing_is_said(tls: bool, host: str, monkeypatch):
+    monkeypatch.setenv("PYTHONHTTPSVERIFY", "0")
+    backend = ClaudeBackend()
+    async with stranger(tls=tls) as (port, told):
+        call = CloudCall(model="m", body=b'{"model": "m"}', base_url=f"https://{host}:{port}", api_key="sk-a-secret")
+        with pytest.raises(BackendError) as caught:
+            await backend.open(call)
+        assert "sk-a-secret" not in repr(caught.value)
+        assert not tls or bytes(told) == b""
+        assert not any(word in told for word in (b"sk-a-secret", b"model"))
+    await backend.aclose()

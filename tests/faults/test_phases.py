@@ -1,4 +1,4 @@
-"""Every fault that can hit at any time, in each phase of the house: at rest, with a full queue, in the middle of a stream.
+"""The table of faults is true, and every fault that can hit at any time does so at rest, with a full queue, and in mid-stream.
 
 Whatever it is: everything that was accepted ends once, what completed has its whole text, nothing is an internal fault, no task, timer,
 call or slot is left, and ten seconds after the last of it has ended a new request is served. `House` judges the first four.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from hearth.config.settings import GatewayConfig
 from hearth.errors import HearthError, QueueFull
 from hearth.execution.request import Ticket
+from tests.faults.table import PARTS
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
@@ -94,6 +96,14 @@ UNNOTICED = {
     *("the house needs the card", "the owner makes room"),
 }
 PHASES = {"at rest": at_rest, "queue full": queue_full, "mid-stream": mid_stream}
+
+
+def test_the_table_is_complete_and_everything_that_it_names_exists():
+    rows, tests = [row for rows in PARTS.values() for row in rows], Path(__file__).parents[1]
+    assert [row.key for row in rows] == [f"F-{number:02}" for number in range(1, 114)]
+    assert [row.key for row in rows if not (row.fault and row.expected)] == []
+    assert [folder for row in rows for folder in row.folders if not any((tests / folder).glob("test_*.py"))] == []
+    assert {fault for row in rows for fault in row.phases} == set(FAULTS)
 
 
 @for_each("phase", PHASES)
