@@ -5,6 +5,7 @@ Texts that imitate Ollama's own are built where the wire is spoken (`dialects/`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Self, TypeVar, cast
@@ -37,8 +38,9 @@ class HearthError(Exception):
 E = TypeVar("E", bound=HearthError)
 
 
-def _kind(base: type[E], name: str, reason: str, status: int, message: str, *, retryable: bool | None = None) -> type[E]:
-    """An error that has nothing to say beside its reason, status and message."""
+def _kind(name: str, base: type[E], status: int, message: str, *, reason: str = "", retryable: bool | None = None) -> type[E]:
+    """An error that has nothing to say beside its status, message and reason, which is its name in other letters where none is given."""
+    reason = reason or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     values = {"__doc__": message, "reason": reason, "status": status, "retryable": base.retryable if retryable is None else retryable}
     return cast("type[E]", type(name, (base,), values))
 
@@ -58,54 +60,42 @@ class Untranslatable(CallerError, reason="untranslatable"):
     """The request asks for something that Claude cannot do."""
 
 
-class Unauthenticated(CallerError, status=401, reason="unauthenticated"):
-    """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
-
-
-class NotFound(CallerError, status=404, reason="not_found"):
-    """There is nothing at this address."""
-
-
-class TooManyWrongKeys(CallerError, status=429, reason="too_many_wrong_keys", retryable=True):
-    """Too many requests with a wrong key came from this address. A right key is accepted at once."""
-
-
-class BudgetExceeded(CallerError, status=429, reason="budget_exceeded", retryable=True):
-    """There is no money left for cloud models today."""
-
-
-WrongKey = _kind(Unauthenticated, "WrongKey", "unauthenticated", 401, str(Unauthenticated.__doc__))
-ModelNotFound = _kind(NotFound, "ModelNotFound", "model_not_found", 404, "The model is not installed.")
-BodyTooLarge = _kind(CallerError, "BodyTooLarge", "body_too_large", 413, "The request body is larger than `server.max_body_mib` allows.")
-CallerGone = _kind(CallerError, "CallerGone", "cancelled", 499, "The request was cancelled.")
-Forbidden = _kind(CallerError, "Forbidden", "forbidden", 403, "This key may not do that.")
-MethodNotAllowed = _kind(CallerError, "MethodNotAllowed", "method_not_allowed", 405, "405 method not allowed")
-KeyReused = _kind(CallerError, "KeyReused", "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
-OrderRefused = _kind(CallerError, "OrderRefused", "order_refused", 409, "This command is not possible now.")
-TooExpensive = _kind(CallerError, "TooExpensive", "too_expensive", 400, "This request could cost more than one request may.")
-NotServed = _kind(CallerError, "NotServed", "not_served", 501, "Hearth does not serve this path. Send the request to Ollama itself.")
-RateLimited = _kind(CallerError, "RateLimited", "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)
-KeyInUse = _kind(
+Unauthenticated = _kind(
+    "Unauthenticated", CallerError, 401, "No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+)
+NotFound = _kind("NotFound", CallerError, 404, "There is nothing at this address.")
+TooManyWrongKeys = _kind(
+    "TooManyWrongKeys",
     CallerError,
+    429,
+    "Too many requests with a wrong key came from this address. A right key is accepted at once.",
+    retryable=True,
+)
+BudgetExceeded = _kind("BudgetExceeded", CallerError, 429, "There is no money left for cloud models today.", retryable=True)
+WrongKey = _kind("WrongKey", Unauthenticated, 401, str(Unauthenticated.__doc__), reason="unauthenticated")
+ModelNotFound = _kind("ModelNotFound", NotFound, 404, "The model is not installed.")
+BodyTooLarge = _kind("BodyTooLarge", CallerError, 413, "The request body is larger than `server.max_body_mib` allows.")
+CallerGone = _kind("CallerGone", CallerError, 499, "The request was cancelled.", reason="cancelled")
+Forbidden = _kind("Forbidden", CallerError, 403, "This key may not do that.")
+MethodNotAllowed = _kind("MethodNotAllowed", CallerError, 405, "405 method not allowed")
+KeyReused = _kind("KeyReused", CallerError, 422, "This Idempotency-Key was used for another request.", reason="idempotency_key_reused")
+OrderRefused = _kind("OrderRefused", CallerError, 409, "This command is not possible now.")
+TooExpensive = _kind("TooExpensive", CallerError, 400, "This request could cost more than one request may.")
+NotServed = _kind("NotServed", CallerError, 501, "Hearth does not serve this path. Send the request to Ollama itself.")
+RateLimited = _kind("RateLimited", CallerError, 429, "This caller has used up its rate limit.", retryable=True)
+KeyInUse = _kind(
     "KeyInUse",
-    "idempotency_key_in_use",
+    CallerError,
     409,
     "A request with this Idempotency-Key is still being accepted. Try again in a moment.",
+    reason="idempotency_key_in_use",
     retryable=True,
 )
 UnsupportedMedia = _kind(
-    CallerError,
-    "UnsupportedMedia",
-    "unsupported_media",
-    415,
-    "Send plain JSON: `Content-Type: application/json` without a Content-Encoding.",
+    "UnsupportedMedia", CallerError, 415, "Send plain JSON: `Content-Type: application/json` without a Content-Encoding."
 )
-HostNotAllowed = _kind(
-    CallerError, "HostNotAllowed", "host_not_allowed", 421, "The Host header names a host that `server.allowed_hosts` does not list."
-)
-UpgradeRefused = _kind(
-    CallerError, "UpgradeRefused", "upgrade_refused", 426, "WebSockets are not supported. Send the request as an HTTP POST."
-)
+HostNotAllowed = _kind("HostNotAllowed", CallerError, 421, "The Host header names a host that `server.allowed_hosts` does not list.")
+UpgradeRefused = _kind("UpgradeRefused", CallerError, 426, "WebSockets are not supported. Send the request as an HTTP POST.")
 
 # The machine behind us.
 
@@ -114,33 +104,22 @@ class BackendError(HearthError, status=502, reason="backend_error", retryable=Tr
     """The model server failed."""
 
 
-class BackendTimeout(BackendError, status=504, reason="backend_timeout"):
-    """The model server did not answer in time."""
-
-
 class BackendProtocolError(BackendError, reason="backend_protocol"):
     """The model server sent an invalid answer."""
 
 
-class CloudUnavailable(BackendError, status=503, reason="cloud_unavailable", retryable=False):
-    """Claude cannot be used from here at the moment; the owner's log says why."""
-
-
-class SwapFailed(BackendError, status=503, reason="swap_failed"):
-    """The model could not be loaded."""
-
-
-BackendUnreachable = _kind(BackendError, "BackendUnreachable", "backend_unreachable", 503, "The model server cannot be reached.")
-BackendGone = _kind(
-    BackendError, "BackendGone", "backend_gone", 502, "The model server closed the connection before the answer was complete."
+BackendTimeout = _kind("BackendTimeout", BackendError, 504, "The model server did not answer in time.")
+CloudUnavailable = _kind(
+    "CloudUnavailable", BackendError, 503, "Claude cannot be used from here at the moment; the owner's log says why.", retryable=False
 )
-BackendBusy = _kind(BackendError, "BackendBusy", "backend_busy", 503, "The model server is busy.")
-FirstByteTimeout = _kind(
-    BackendTimeout, "FirstByteTimeout", "first_byte_timeout", 504, "The model server accepted the request but sent nothing."
-)
-StreamDiverged = _kind(BackendError, "StreamDiverged", "stream_diverged", 502, "The interrupted answer could not be resumed.")
-SwapTimedOut = _kind(SwapFailed, "SwapTimedOut", "swap_timeout", 503, "The model did not load within `gpu.swap_timeout_s`.")
-NeverFits = _kind(BackendError, "NeverFits", "never_fits", 503, "The model needs more GPU memory than there is.", retryable=False)
+SwapFailed = _kind("SwapFailed", BackendError, 503, "The model could not be loaded.")
+BackendUnreachable = _kind("BackendUnreachable", BackendError, 503, "The model server cannot be reached.")
+BackendGone = _kind("BackendGone", BackendError, 502, "The model server closed the connection before the answer was complete.")
+BackendBusy = _kind("BackendBusy", BackendError, 503, "The model server is busy.")
+FirstByteTimeout = _kind("FirstByteTimeout", BackendTimeout, 504, "The model server accepted the request but sent nothing.")
+StreamDiverged = _kind("StreamDiverged", BackendError, 502, "The interrupted answer could not be resumed.")
+SwapTimedOut = _kind("SwapTimedOut", SwapFailed, 503, "The model did not load within `gpu.swap_timeout_s`.", reason="swap_timeout")
+NeverFits = _kind("NeverFits", BackendError, 503, "The model needs more GPU memory than there is.", retryable=False)
 
 # Nobody's fault: come back later.
 
@@ -153,17 +132,14 @@ class ShuttingDown(CapacityError, reason="shutting_down"):
     """Hearth is shutting down."""
 
 
-QueueFull = _kind(CapacityError, "QueueFull", "queue_full", 503, "The queue is full.")
-WaitExpired = _kind(CapacityError, "WaitExpired", "wait_expired", 503, "The request waited longer than `queue.max_wait_s`.")
-Interrupted = _kind(CapacityError, "Interrupted", "interrupted", 503, "The answer was interrupted by a more urgent request. Try again.")
-Draining = _kind(CapacityError, "Draining", "draining", 503, "Hearth is draining and accepts no new requests. Try again later.")
-TooManyConnections = _kind(
-    CapacityError, "TooManyConnections", "too_many_connections", 503, "Too many connections are open. Close some, or try again later."
-)
+QueueFull = _kind("QueueFull", CapacityError, 503, "The queue is full.")
+WaitExpired = _kind("WaitExpired", CapacityError, 503, "The request waited longer than `queue.max_wait_s`.")
+Interrupted = _kind("Interrupted", CapacityError, 503, "The answer was interrupted by a more urgent request. Try again.")
+Draining = _kind("Draining", CapacityError, 503, "Hearth is draining and accepts no new requests. Try again later.")
+TooManyConnections = _kind("TooManyConnections", CapacityError, 503, "Too many connections are open. Close some, or try again later.")
 NoRoomForBodies = _kind(
-    CapacityError,
     "NoRoomForBodies",
-    "no_room_for_bodies",
+    CapacityError,
     503,
     "The bodies of open requests have reached `server.max_bodies_mib`. Try again when some have ended.",
 )
@@ -179,8 +155,12 @@ class ConfigError(HearthError, reason="config"):
         super().__init__("\n".join(self.problems))
 
 
-class AddressUnavailable(HearthError, reason="address_unavailable"):
-    """An address cannot be listened on. That may pass: another program ends, or the network comes up."""
+AddressUnavailable = _kind(
+    "AddressUnavailable",
+    HearthError,
+    500,
+    "An address cannot be listened on. That may pass: another program ends, or the network comes up.",
+)
 
 
 class StorageFault(StrEnum):
@@ -201,8 +181,7 @@ class StorageRefused(HearthError, reason="storage_refused"):
     """The store cannot be opened, and Hearth does not start without it."""
 
 
-class StorageBusy(StorageRefused, reason="storage_busy"):
-    """It may be opened later: another process has it, or the disk is full."""
+StorageBusy = _kind("StorageBusy", StorageRefused, 500, "It may be opened later: another process has it, or the disk is full.")
 
 
 class StorageUnavailable(HearthError, status=503, reason="storage_unavailable", retryable=True):

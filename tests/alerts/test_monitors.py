@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hearth.alerts.alerter import BEAT_S, DISK_CHECK_EVERY_S, free_mib, watch_disk, watch_loop_lag
 from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, LoopLagged
-from hearth.observability.monitors import BEAT_S, CHECK_EVERY_S, free_mib, watch_disk, watch_loop_lag
 from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
@@ -56,7 +56,7 @@ async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_ag
         return found
 
     watch = watch_disk(Path("/"), clock=LoopClock(), events=events, settings=lambda: settings, measure=measure)
-    await watch_for(watch, 8 * CHECK_EVERY_S + 1)
+    await watch_for(watch, 8 * DISK_CHECK_EVERY_S + 1)
     assert [*left] == [], "a look at once, and one a minute"
     assert [(type(each), getattr(each, "free_mib", None)) for each in events.all] == told
 

@@ -1,4 +1,7 @@
-"""The inference routes: a request of any dialect, read, checked, queued and answered; `/llm/completions` is one prompt in, one text out."""
+"""The inference routes: a request of any dialect, read, checked, queued and answered; `/llm/completions` is one prompt in, one text out.
+
+What runs no model is forwarded without a queue; models of Ollama's own cloud are taken out of its lists.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from typing import Annotated, TypeAlias
 
 from fastapi import Response
@@ -14,22 +18,22 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
+from hearth.api.asgi import until_disconnected
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
-from hearth.api.errors import rendered
-from hearth.api.request import Body, Request
+from hearth.api.request import Body, Request, rendered
 from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.gojson import MAX_INT
-from hearth.dialects.request import Envelope, is_model_name, read_request, seeded
+from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
-from hearth.errors import BadRequest, HearthError, ModelNotFound
+from hearth.errors import BackendProtocolError, BadRequest, HearthError, ModelNotFound, NotServed
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.types import BackendCall, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
+from hearth.types import MIB, BackendCall, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -275,3 +279,67 @@ class CompletionPages:
 
 def _decoded(headers: Headers) -> dict[str, str]:
     return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
+
+
+# Routes that run no model: forwarded to the model server without queueing.
+
+_FORWARDED_UNQUEUED = (b"content-type", b"accept", b"user-agent")
+_LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
+_LIST_BYTES = 16 * MIB
+
+
+class Passthrough:
+    """Forwards single requests to the backend."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def handle(self, request: Request, _: Identity, body: Body) -> None:
+        """Forward one request; the connection to the backend closes when the caller leaves. Raises HearthError, also amid an answer."""
+        content = b"" if request.method in ("GET", "HEAD") else await body.read()
+        values = request.headers.values
+        headers = tuple((name, values[name]) for name in _FORWARDED_UNQUEUED if name in values)
+        call = BackendCall(method=request.method, path=request.target, headers=headers, body=content)
+        await until_disconnected(request.disconnected, self._forward(call, request))
+
+    async def _forward(self, call: BackendCall, request: Request) -> None:
+        exchange = await self._gateway.backend.open(call)
+        try:
+            own = (b"x-request-id", request.request_id.encode("ascii"))
+            elsewhere = self._gateway.models_elsewhere
+            if elsewhere and request.method == "GET" and exchange.status == HTTPStatus.OK and request.path in _LISTS:
+                kept = tuple(header for header in exchange.headers if header[0].lower() != b"content-length")
+                content = bytearray()
+                while chunks := await exchange.take():
+                    content += b"".join(chunks)
+                    if len(content) > _LIST_BYTES:
+                        raise BackendProtocolError("The model server's list of models is too long.")
+                await request.answer.whole(exchange.status, (*kept, own), _without(bytes(content), request.path, elsewhere))
+                return
+            await request.answer.head(exchange.status, (*exchange.headers, own))
+            while chunks := await exchange.take():
+                for chunk in chunks:
+                    await request.answer.chunk(chunk)
+            await request.answer.end()
+        finally:
+            exchange.close()
+
+    async def count_tokens(self, request: Request, _: Identity, body: Body) -> None:
+        """Answer Anthropic's token count, which Ollama does not have, with the estimate the queue uses. Raises BadRequest."""
+        await request.answer_json(await body.parsed(count_tokens, await body.read()))
+
+
+async def refuse_unserved(*_: object) -> None:
+    """Raises NotServed, before anything of the body is read."""
+    raise NotServed
+
+
+def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
+    """A list of models without these, else as it came."""
+    part, key = _LISTS[path]
+    try:
+        listed = json.loads(body)
+        listed[part] = [each for each in listed[part] if canonical_model(each[key]).lower() not in elsewhere]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return body
+    return json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()

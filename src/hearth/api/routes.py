@@ -25,9 +25,8 @@ from hearth.api import dashboard
 from hearth.api.admin import AdminPages
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
-from hearth.api.inference import CompletionBody, CompletionPages, Inference
+from hearth.api.inference import CompletionBody, CompletionPages, Inference, Passthrough, refuse_unserved
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
-from hearth.api.passthrough import Passthrough, refuse_unserved
 from hearth.api.request import Body, Request
 from hearth.api.status import StatusPages
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH, Endpoint

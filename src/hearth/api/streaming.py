@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hearth.api.errors import rendered
-from hearth.api.request import Request
+from hearth.api.request import Request, rendered
 from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
 from hearth.dialects.routes import Route

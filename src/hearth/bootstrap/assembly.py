@@ -16,7 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hearth.alerts.alerter import GatewayAlerter
+from hearth.alerts.alerter import GatewayAlerter, watch_disk, watch_loop_lag
 from hearth.backends.claude import ClaudeBackend, price_of
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama import OllamaBackend
@@ -34,7 +34,6 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs, TaskDoor
 from hearth.jobs.webhooks import WebhookSender, is_forbidden
-from hearth.observability.monitors import watch_disk, watch_loop_lag
 from hearth.observability.records import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
