@@ -11,8 +11,8 @@ import pytest
 from hearth.errors import Draining, StorageUnavailable
 from hearth.types import Lane
 from tests.dst.asks import Ask
-from tests.dst.claude import CONNECT_S, HAIKU
 from tests.dst.drawing import Drawn, houses
+from tests.dst.outside import CONNECT_S, HAIKU
 from tests.dst.telling import lived
 from tests.dst.world import World
 

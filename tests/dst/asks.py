@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
@@ -63,21 +66,17 @@ class Ask:
         return f"canary{self.number}x"
 
     @property
+    def prompt(self) -> str:
+        return f"say {self.canary}"
+
+    @property
     def text(self) -> str:
         """What its caller was to read."""
         return json.dumps([vector_of(self.prompt)]) if self.embeds else "".join(self.words)
 
     @property
-    def prompt(self) -> str:
-        return f"say {self.canary}"
-
-    @property
     def embeds(self) -> bool:
         return is_embedding(self.path)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return 5 + self.number % 7
 
     @property
     def by_claude(self) -> bool:
@@ -88,19 +87,19 @@ class Ask:
         return (*self.words[:2], f" run{run}", *self.words[3:]) if self.changeable else self.words
 
     def text_of_run(self, run: int) -> str:
-        return "".join(self.words_of_run(run)) if not self.embeds else self.text
+        return self.text if self.embeds else "".join(self.words_of_run(run))
 
     def next_service(self, call: BackendCall) -> Service:
         """How the model server serves the next run, or says the rest of one from the text so far."""
         asked = json.loads(call.body or b"{}")
         if asked.get("raw"):
-            return self._rest(asked["prompt"].rpartition("<assistant>")[2])
-        self.runs += 1
-        words = self.words_of_run(self.runs)
-        tokens = self.prompt_tokens if self.embeds else 10
-        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words, prompt_tokens=tokens)
+            words, prompt_tokens = self._rest(asked["prompt"].rpartition("<assistant>")[2]), 30
+        else:
+            self.runs += 1
+            words, prompt_tokens = self.words_of_run(self.runs), 5 + self.number % 7 if self.embeds else 10
+        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words, prompt_tokens=prompt_tokens)
 
-    def _rest(self, known: str) -> Service:
+    def _rest(self, known: str) -> tuple[str, ...]:
         said = [self.words_of_run(run) for run in range(self.runs, 0, -1) if self.text_of_run(run).startswith(known)]
         assert said, f"request {self.number} is to go on from {known!r}, which nobody has said"
         self.continued = True
@@ -108,8 +107,7 @@ class Ask:
         while words and len(words[0]) <= len(known) - spoken:
             spoken += len(words[0])
             words = words[1:]
-        rest = (words[0][len(known) - spoken :], *words[1:]) if words else ()
-        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=rest, prompt_tokens=30)
+        return (words[0][len(known) - spoken :], *words[1:]) if words else ()
 
     async def submitted(self, gateway: Gateway, caller: Identity, task_type: str | None) -> Ticket:
         """As the route does it."""
@@ -120,34 +118,23 @@ class Ask:
             known = seeded(route, body, fields, self.number)
             body, ways = known.body, known.ways(only_replay=self.number % 2 == 0, continue_diverged=True)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
-        request = self.request(task_type)
-        return await submit(gateway, request, caller, envelope, model=self.model, call=call, ways=ways)
+        return await submit(gateway, self._request(task_type), caller, envelope, model=self.model, call=call, ways=ways)
 
     def body(self) -> dict[str, object]:
         if self.embeds:
             return {"model": canonical_model(self.model or "a"), "input": self.prompt}
-        said = self.prompt
-        prompt: dict[str, object] = {"prompt": said} if self.path == "/api/generate" else {"messages": [{"role": "user", "content": said}]}
+        said = {"prompt": self.prompt} if self.path == "/api/generate" else {"messages": [{"role": "user", "content": self.prompt}]}
         limit: dict[str, object] = {"max_tokens": MAX_TOKENS} if self.path.startswith("/v1/") else {"options": {"num_predict": MAX_TOKENS}}
         model = self.model if self.model is None or self.model.startswith("claude-") else canonical_model(self.model)
-        return {"model": model, "stream": self.stream, **prompt, **limit}
+        return {"model": model, "stream": self.stream, **said, **limit}
 
-    def request(self, task_type: str | None) -> Request:
+    def _request(self, task_type: str | None) -> Request:
         """The part of an HTTP request that admission looks at; whoever answers it is not simulated."""
         values = {} if task_type is None else {b"x-task-type": task_type.encode()}
+        unused: Any = dict.fromkeys(("peer", "receive", "answer", "disconnected"))
         headers = RequestHeaders(values=values, repeated=frozenset())
-        nothing: object = None
-        return Request(
-            method="POST",
-            path=self.path,
-            target=self.path,
-            headers=headers,
-            request_id=RequestId(self.request_id),
-            peer=None,
-            receive=nothing,  # type: ignore[arg-type]  # never read here
-            answer=nothing,  # type: ignore[arg-type]
-            disconnected=nothing,  # type: ignore[arg-type]
-        )
+        request_id = RequestId(self.request_id)
+        return Request(method="POST", path=self.path, target=self.path, headers=headers, request_id=request_id, **unused)
 
     def as_job(self, lane: Lane) -> Job:
         """The same as durable work."""
@@ -165,35 +152,36 @@ class Ask:
             idempotency_key=self.key,
         )
 
+    @asynccontextmanager
+    async def _patiently(self) -> AsyncIterator[None]:
+        """Until the end of the answer, or of patience."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                yield
+            self.whole = True
+        except TimeoutError:
+            self.left_at = asyncio.get_running_loop().time()
+        except HearthError as error:
+            self.error = error
+
     async def read(self, worker: LLMQueueWorker) -> None:
         """Read the answer to its end, or leave when patience ends."""
         assert self.ticket is not None
         reply = self.ticket.reply
-        try:
-            async with asyncio.timeout(self.patience_s):
-                self.status = (await reply.head()).status
-                while chunks := await reply.take():
-                    self.parts.extend(chunks)
-            self.whole = True
-        except TimeoutError:
-            self.left_at = asyncio.get_running_loop().time()
+        async with self._patiently():
+            self.status = (await reply.head()).status
+            while chunks := await reply.take():
+                self.parts.extend(chunks)
+        if self.left_at is not None:
             reply.abandon()
             if not self.by_claude:
                 worker.cancel(self.ticket.sequence)
-        except HearthError as error:
-            self.error = error
 
     async def wait_for(self, future: asyncio.Future[Completion]) -> None:
         """The same for a program that embeds the gateway."""
-        try:
-            async with asyncio.timeout(self.patience_s):
-                completion = await future
-            self.status, self.whole = 200, True
-            self.parts.append(json.dumps({"response": completion.output}).encode())
-        except TimeoutError:
-            self.left_at = asyncio.get_running_loop().time()
-        except HearthError as error:
-            self.error = error
+        async with self._patiently():
+            self.parts.append(json.dumps({"response": (await future).output}).encode())
+            self.status = 200
 
     def text_of_story(self) -> str:
         """All that came of it, for comparisons."""
@@ -210,30 +198,19 @@ class Ask:
         body = b"".join(self.parts)
         if self.embeds:
             return _vectors(body)
-        if self.path.startswith("/v1/"):
-            return _openai_text(body, streamed=self.stream)
-        lines = [json.loads(line) for line in body.splitlines()]
-        return "".join(line.get("response", line.get("message", {}).get("content", "")) for line in lines)
+        if not self.path.startswith("/v1/"):
+            lines = [json.loads(line) for line in body.splitlines()]
+            return "".join(line.get("response", line.get("message", {}).get("content", "")) for line in lines)
+        if not self.stream:
+            return "".join(choice["message"]["content"] for choice in json.loads(body).get("choices", []))
+        events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+        return "".join(choice["delta"].get("content") or "" for event in events for choice in event.get("choices", []))
 
 
 def identity(caller: str, lane: Lane, *, allow_cloud: bool = False) -> Identity:
     """A caller with a key of that lane."""
-    return Identity(
-        caller=caller,
-        lane=lane,
-        max_priority=Priority.CRITICAL,
-        models=(),
-        admin=False,
-        authenticated=True,
-        allow_cloud=allow_cloud,
-    )
-
-
-def asker_of(body: bytes) -> int:
-    """Whose canary is in a body; it has to be exactly one."""
-    found = askers_of(body)
-    assert len(found) == 1, f"canaries in one call: {found}"
-    return found[0]
+    rights: Any = {"max_priority": Priority.CRITICAL, "models": (), "admin": False, "authenticated": True}
+    return Identity(caller=caller, lane=lane, allow_cloud=allow_cloud, **rights)
 
 
 def askers_of(body: bytes) -> list[int]:
@@ -247,19 +224,8 @@ def words_of(number: int, count: int) -> tuple[str, ...]:
 
 
 def _vectors(body: bytes) -> str:
-    if not body:
-        return ""
-    said = json.loads(body)
+    said: dict[str, Any] = json.loads(body) if body else {"error": ""}
     assert "error" not in said or not (said.keys() & {"embeddings", "data"}), f"half an answer: {body!r}"
     if "error" in said:
         return ""
     return json.dumps(said["embeddings"] if "embeddings" in said else [element["embedding"] for element in said["data"]])
-
-
-def _openai_text(body: bytes, *, streamed: bool) -> str:
-    if not streamed:
-        choices = json.loads(body).get("choices", [])
-        return "".join(choice["message"]["content"] for choice in choices)
-    lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: ")]
-    events = [json.loads(line) for line in lines if line != b"[DONE]"]
-    return "".join(choice["delta"].get("content") or "" for event in events for choice in event.get("choices", []))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from random import Random
+from typing import NamedTuple
 
 from hearth.config.settings import (
     AgingSettings,
@@ -32,8 +32,7 @@ from hearth.config.settings import (
     Window,
 )
 from hearth.types import Priority
-from tests.dst.claude import HAIKU, PRICES
-from tests.dst.hooks import FICKLE, GOOD, LITERAL
+from tests.dst.outside import FICKLE, GOOD, HAIKU, LITERAL, PRICES
 
 MODELS = ("a", "b", "c")
 CALLERS = ("ada", "bob", "eve")
@@ -67,8 +66,7 @@ def more_of(number: int) -> frozenset[More]:
     return drawn | {More.DISK} if fails else drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Drawn(NamedTuple):
     """One house."""
 
     capacity_mib: float | None  # of the card; None has room for one model
@@ -84,14 +82,12 @@ def houses() -> tuple[Drawn, ...]:
 
 def _drawn(rng: Random, others: Random, zones: Random) -> Drawn:
     shared = rng.random() < 0.4
-    return Drawn(
-        capacity_mib=CAPACITY_MIB if shared else None,
-        settings=tuple(_with_zone(_with_more(_settings(rng, shared=shared), others), zones) for _ in range(3)),
-    )
+    settings = tuple(_with_others(_settings(rng, shared=shared), others, zones) for _ in range(3))
+    return Drawn(CAPACITY_MIB if shared else None, settings)
 
 
-def _with_more(settings: Settings, rng: Random) -> Settings:
-    """What only matters in houses that have more than others, drawn from elsewhere: the others' stories stay the same."""
+def _with_others(settings: Settings, rng: Random, zones: Random) -> Settings:
+    """What came later is drawn from elsewhere: the stories stay the same. In no zone is it noon for hours: `NEVER` stays what it says."""
     webhooks = WebhookSettings(
         allowed_hosts=rng.choice(((GOOD, FICKLE, LITERAL), (GOOD, LITERAL))),
         secret=rng.choice(SECRETS),
@@ -101,12 +97,8 @@ def _with_more(settings: Settings, rng: Random) -> Settings:
     return settings.replace(
         jobs=settings.jobs.replace(webhooks=webhooks),
         embeddings=EmbeddingSettings(max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))),
+        scheduling=settings.scheduling.replace(time_zone=zones.choice(ZONES)),
     )
-
-
-def _with_zone(settings: Settings, rng: Random) -> Settings:
-    """Drawn from elsewhere too. It is noon in none of them for hours: `NEVER` stays what it says."""
-    return settings.replace(scheduling=settings.scheduling.replace(time_zone=rng.choice(ZONES)))
 
 
 def _settings(rng: Random, *, shared: bool) -> Settings:

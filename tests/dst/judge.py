@@ -266,7 +266,7 @@ def _held_usd(world: World, row: tuple[Any, ...], at_wall_s: float, ended_usd: f
 def _may_be_late(world: World, at_wall_s: float, closed_wall_s: float) -> bool:
     """What is closed on the disk at an instant may have ended before another one, since the disk failed meanwhile, or just had."""
     shift_s = world.clock.wall() - world.now
-    return world.breaker.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
+    return world.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
 
 
 def ledger_agrees(world: World) -> None:

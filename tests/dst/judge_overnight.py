@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from hearth.errors import StorageUnavailable
 from hearth.job_types import BatchEnd, JobState
 from tests.dst.asks import Ask, askers_of
-from tests.dst.hooks import Arrival
-from tests.dst.overnight import Batch
+from tests.dst.deeds import Batch
+from tests.dst.outside import Arrival
 from tests.dst.world import World
 from tests.support.fake_ollama import CallRecord
 
@@ -170,7 +170,7 @@ def hooks_agree(world: World) -> None:
     rows = {row[0]: row[1:] for row in world.disk.rows("SELECT id, state, webhook, webhook_attempts, ended_wall_s FROM jobs")}
     arrivals: dict[str, list[Arrival]] = {}
     for arrival in hooks.arrivals:
-        arrivals.setdefault(arrival.headers["webhook-id"], []).append(arrival)
+        arrivals.setdefault(arrival.post.headers["webhook-id"], []).append(arrival)
     may_tell = (ask for ask in world.asks if ask.webhook_url is not None and (ask.refused is None or may_be_kept(world, ask)))
     wanted = {ask.job_id: ask for ask in may_tell}
     assert set(arrivals) <= set(wanted), f"nobody asked to be told of {set(arrivals) - set(wanted)}"
@@ -188,20 +188,20 @@ def hooks_agree(world: World) -> None:
 
 def _message_is_right(world: World, ask: Ask, arrival: Arrival, state: str, ended_wall_s: float) -> None:
     assert ipaddress.ip_address(arrival.address) not in LINK_LOCAL, f"{ask.job_id} was told to {arrival.address}"
-    assert arrival.url == ask.webhook_url
-    said = json.loads(arrival.body)
+    assert arrival.post.url == ask.webhook_url
+    said = json.loads(arrival.post.body)
     told = (said["job_id"], said["state"], said["ended_wall_s"])
     assert told == (ask.job_id, state, ended_wall_s), f"{ask.job_id} is {state}, told {said}"
     assert arrival.wall_s >= ended_wall_s, f"{ask.job_id} was told of before it ended"
-    assert ask.canary.encode() not in arrival.body, f"a prompt was told: {arrival}"
-    assert 0.0 <= arrival.wall_s - int(arrival.headers["webhook-timestamp"]) < 4.0
+    assert ask.canary.encode() not in arrival.post.body, f"a prompt was told: {arrival}"
+    assert 0.0 <= arrival.wall_s - int(arrival.post.headers["webhook-timestamp"]) < 4.0
 
 
 def _told_or_given_up(world: World, ask: Ask, webhook: str, attempts: int, mine: list[Arrival]) -> None:
     settings = [settings.jobs.webhooks for settings in world.house.settings]
     host, job_id = urlsplit(ask.webhook_url or "").hostname or "", ask.job_id
     taken = [arrival for arrival in mine if arrival.answer == ""]
-    deaths = sum(life.killed for life in world.lives) + len(world.breaker.trouble.hits)
+    deaths = sum(life.killed for life in world.lives) + len(world.trouble.hits)
     assert webhook in {"delivered", "failed"}, f"{job_id} is still {webhook}"
     assert len(taken) <= 1 + deaths, f"{job_id} was told of {len(taken)} times"
     if webhook == "delivered":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
@@ -15,14 +16,13 @@ from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.records import EventFanout
 from hearth.types import Sequence
-from tests.dst.claude import FakeClaude, no_price
-from tests.dst.disk import WholeDisk
+from tests.dst.disk import Trouble, WholeDisk
 from tests.dst.drawing import More
-from tests.dst.failing_disk import Trouble
-from tests.dst.hooks import Hooks, SocketlessPoster
+from tests.dst.outside import SocketlessPoster, no_price
 from tests.dst.watch import Watch
-from tests.support.fake_ollama import FakeOllama
-from tests.support.virtual_time import LoopClock
+
+if TYPE_CHECKING:
+    from tests.dst.world import World
 
 JUST_BEFORE_S = 5.0  # a write that failed so long before a stop may not have been tried again when it ends
 
@@ -30,82 +30,59 @@ JUST_BEFORE_S = 5.0  # a write that failed so long before a stop may not have be
 class Life:
     """A gateway from its start to its end."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        ollama: FakeOllama,
-        claude: FakeClaude,
-        disk: WholeDisk,
-        clock: LoopClock,
-        thorough: bool = False,
-        more: frozenset[More] = frozenset(),
-        hooks: Hooks | None = None,
-    ) -> None:
-        self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
-        self.tables = disk.tables(clock)
-        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.disk, ollama, clock, hooks = world.disk, world.ollama, world.clock, world.hooks
+        self.tables = tables = self.disk.tables(clock)
+        self.watch = Watch(lambda: self.settings, thorough=world.thorough, members=self._members)
         self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped
         self.cut_off = False  # it was stopped while the disk failed, or just had
         self.lost: frozenset[int] = frozenset()  # items that have ended, and of which no row came to the disk before the end
         # what calls have cost that had ended when it ended, in nano-USD by reservation, and that the disk was not told
         self.unwritten: dict[str, int] = {}
         self.closed = 0
-        self.gateway = Gateway(
+        self.gateway = gateway = Gateway(
             config=GatewayConfig(settings=settings),
             backend=ollama,
             control=ollama,
             identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
             clock=clock,
-            events=EventFanout((self.watch, self.tables.invocations)),
-            history=self.tables.invocations,
+            events=EventFanout((self.watch, tables.invocations)),
+            history=tables.invocations,
             on_stop=(self._close,),
         )
-        self.watch.observe(self.gateway.worker.scheduler)
-        self.gateway.worker._on_decision = self.watch.decided
+        self.watch.observe(gateway.worker.scheduler)
+        gateway.worker._on_decision = self.watch.decided
         self.purse = CloudBudget(
-            ledger=self.tables.ledger,
-            documents=self.tables.estimates,
+            ledger=tables.ledger,
+            documents=tables.estimates,
             clock=clock,
-            events=self.gateway.events,
-            config=lambda: self.gateway.config,
+            events=gateway.events,
+            config=lambda: gateway.config,
         )
-        self.gateway.accompany("admissions", self.tables.invocations.run)
-        self.cloud = self._cloud(claude)
-        self.jobs = self.gateway.jobs = Jobs(store=self.tables.jobs, worker=self.gateway.worker)
-        self.gateway.events.subscribe(self.jobs)
-        self.gateway.accompany("jobs", self.jobs.runner.run)
-        self.telling = None if hooks is None else self._telling(hooks)
-        self.embeddings = self.gateway.embeddings if More.EMBEDDINGS in more else None
-        self.batches = self._batches() if More.BATCHES in more else None
-
-    def _cloud(self, claude: FakeClaude) -> Cloud:
-        gateway = self.gateway
-        cloud = gateway.cloud = Cloud(gateway.worker, backend=claude, price_of=no_price, budget=self.purse)
+        gateway.accompany("admissions", tables.invocations.run)
+        self.cloud = gateway.cloud = Cloud(gateway.worker, backend=world.claude, price_of=no_price, budget=self.purse)
         gateway.accompany("cloud", self.purse.run)
-        gateway.on_reload(cloud.reloaded)
-        return cloud
-
-    def _telling(self, hooks: Hooks) -> WebhookSender:
-        allowed = lambda: self.settings.jobs.webhooks.allowed_hosts  # noqa: E731
-        telling = WebhookSender(
-            store=self.tables.jobs,
-            poster=SocketlessPoster(hooks, allowed=allowed, life=self.tables.epoch, wall_at_start=self.clock._wall_at_start),
-            settings=lambda: self.settings.jobs.webhooks,
-            clock=self.clock,
-            events=self.gateway.events,
-        )
-        self.gateway.events.subscribe(telling)
-        self.gateway.accompany("webhooks of jobs", telling.run)
-        return telling
-
-    def _batches(self) -> Batches:
-        gateway, tables = self.gateway, self.tables
-        batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker)
-        gateway.events.subscribe(batches)
-        gateway.accompany("batches", batches.run)
-        gateway.accompany("forgotten files", batches.forget)
-        return batches
+        gateway.on_reload(self.cloud.reloaded)
+        self.jobs = gateway.jobs = Jobs(store=tables.jobs, worker=gateway.worker)
+        gateway.events.subscribe(self.jobs)
+        gateway.accompany("jobs", self.jobs.runner.run)
+        if hooks is not None:
+            sender = WebhookSender(
+                store=tables.jobs,
+                poster=SocketlessPoster(hooks, allowed=lambda: self.settings.jobs.webhooks.allowed_hosts, wall=clock.wall),
+                settings=lambda: self.settings.jobs.webhooks,
+                clock=clock,
+                events=gateway.events,
+            )
+            gateway.events.subscribe(sender)
+            gateway.accompany("webhooks of jobs", sender.run)
+        self.embeddings = gateway.embeddings if More.EMBEDDINGS in world.more else None
+        self.batches: Batches | None = None
+        if More.BATCHES in world.more:
+            self.batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker)
+            gateway.events.subscribe(self.batches)
+            gateway.accompany("batches", self.batches.run)
+            gateway.accompany("forgotten files", self.batches.forget)
 
     def _members(self, sequence: int) -> list[Sequence]:
         """Whose inputs a call for several carries."""

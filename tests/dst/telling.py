@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import datetime
 
 from hearth.config.settings import Settings, Window
@@ -31,7 +30,7 @@ def simulated(number: int, *, everything: bool = False, without: frozenset[More]
 def lived_days(number: int, first_day: datetime, *, rests: int) -> World:
     """A world that rests about every five hours, in a zone whose clocks change."""
     house = houses()[number]
-    long = replace(house, settings=tuple(_by_day(each, str(first_day.tzinfo)) for each in house.settings))
+    long = house._replace(settings=tuple(_by_day(each, str(first_day.tzinfo)) for each in house.settings))
     world = World(number, long, wall_at_start=first_day.timestamp(), gaps_s=LONG_GAPS_S)
     world.down_s = (CHECK_S + 5.0, 90.0)
     return lived(world, lambda: _story(world, 2 * STEPS, rests), number, horizon_s=rests * 86_400.0)

@@ -12,7 +12,7 @@ from hearth.events import JobEnded
 from hearth.job_types import JobState
 from tests.accumulator.house import SERVICE_S, EmbeddingHouse, vector_in
 from tests.batches.house import BatchHouse, jsonl, lines
-from tests.dst.neighbour import SharedOllama
+from tests.dst.outside import SharedOllama
 from tests.jobs.house import JobHouse, job
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES

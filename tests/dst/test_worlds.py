@@ -14,7 +14,7 @@ import pytest
 from hearth.errors import StorageUnavailable
 from tests.dst.asks import askers_of
 from tests.dst.drawing import More
-from tests.dst.neighbour import SharedOllama
+from tests.dst.outside import SharedOllama
 from tests.dst.telling import lived_days, simulated
 from tests.dst.world import World
 from tests.support.examples import EXAMPLES
@@ -53,7 +53,7 @@ def test_no_world_breaks_a_rule_and_the_first_contain_what_the_rules_are_about(b
 
 def contents(world: World) -> Counter[str]:
     """How much of what the rules are about is in a world."""
-    trouble, lives = world.breaker.trouble, world.lives
+    trouble, lives = world.trouble, world.lives
     seen = Counter(
         {
             "at Claude": sum(item.cloud for life in lives for item in life.watch.items.values()),

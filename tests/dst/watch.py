@@ -39,13 +39,11 @@ class Item:
     """One accepted item as the events tell of it."""
 
     queued: ItemQueued
+    shares: bool  # it embeds, and may be a part of a call for several: then that call stands in the queue, not it
     waits: bool = True
-    model: str | None = None
     dispatches: list[float] = field(default_factory=list)
-    returns: int = 0
     interrupts: int = 0
     ended: ItemEnded | None = None
-    shares: bool = False  # it embeds, and may be a part of a call for several: then that call stands in the queue, not it
 
     @property
     def cloud(self) -> bool:
@@ -59,13 +57,7 @@ class Endless(BaseException):
 class Watch:
     """An event sink. `members`: whose inputs a call for several carries."""
 
-    def __init__(
-        self,
-        settings: Callable[[], Settings],
-        *,
-        thorough: bool,
-        members: Callable[[int], Iterable[int]] = lambda _: (),
-    ) -> None:
+    def __init__(self, settings: Callable[[], Settings], *, thorough: bool, members: Callable[[int], Iterable[int]]) -> None:
         self.items: dict[int, Item] = {}
         self.live: dict[int, Item] = {}
         self.broken: list[str] = []  # rules that were broken, with the instant
@@ -73,26 +65,22 @@ class Watch:
         self.jobs_under_way: set[str] = set()
         self.jobs_ended: list[JobEnded] = []
         self.batches_ended: list[BatchEnded] = []
-        self.generation, self._reloaded_at, self.resumed_at = 1, -1.0, -1.0
-        self.drained_at = -1.0
+        self.generation, self._reloaded_at, self.resumed_at, self.drained_at = 1, -1.0, -1.0, -1.0
         self.interruptions: list[tuple[Lane, float]] = []
-        self.paused = self.draining = False
+        self.paused = self.draining = self.deaf = False
         self.sharing: set[str] = set()  # requests that may share a call of the model server
-        self._members = members
         self.seen: Counter[str] = Counter()  # events by their names
+        self._settings, self._thorough, self._members = settings, thorough, members
         self._at_once, self._decided_at = 0, -1.0
         self._checker: DecisionChecker
-        self.deaf = False
-        self._settings = settings
-        self._thorough = thorough
         self._heard: dict[type[Event], Callable[..., None]] = {
             ItemQueued: self._queued,
             ItemDispatched: self._dispatched,
             ItemInterrupted: self._interrupted,
-            ItemResent: self._resent,
+            ItemResent: lambda event: self._returned(self.items[event.sequence], event.at),
             ItemEnded: self._ended,
-            InternalFault: lambda event: self._breaks(event.at, f"a defect in {event.where}: {event.detail}"),
-            ItemLost: lambda event: self._breaks(event.at, f"item {event.sequence} is lost in {event.phase}"),
+            InternalFault: lambda event: self._require(False, event.at, f"a defect in {event.where}: {event.detail}"),
+            ItemLost: lambda event: self._require(False, event.at, f"item {event.sequence} is lost in {event.phase}"),
             JobStarted: self._job_started,
             JobRequeued: lambda event: self.jobs_under_way.discard(event.job_id),
             JobEnded: self._job_ended,
@@ -109,11 +97,10 @@ class Watch:
         if self.deaf:
             return
         self.seen[type(event).__name__] += 1
-        heard = self._heard.get(type(event))
-        if heard is not None:
+        if heard := self._heard.get(type(event)):
             heard(event)
-        if self._thorough and "canary" in repr(event):
-            self._breaks(event.at, f"a prompt in {type(event).__name__}")
+        if self._thorough:
+            self._require("canary" not in repr(event), event.at, f"a prompt in {type(event).__name__}")
 
     def decided(self, now: float, actions: Iterable[Action]) -> None:
         """Hear of a decision."""
@@ -124,98 +111,81 @@ class Watch:
         if self._at_once > MOST_DECISIONS:
             raise Endless
         for action in actions:
-            if isinstance(action, Stop):
-                self._told_to_stop(now, action.sequence, self._checker.state.entries[action.sequence].attempts)
+            if isinstance(action, Stop) and action.sequence in self.items:
+                self.stops.append((now, action.sequence, action.attempt))
+            elif isinstance(action, Stop):
+                running = [member for member in self._members(action.sequence) if not self.items[member].waits]
+                self.stops.extend((now, member, len(self.items[member].dispatches)) for member in running)
         self._checker.judge(actions, now)
 
-    def _told_to_stop(self, now: float, sequence: int, attempt: int) -> None:
-        if sequence in self.items:
-            self.stops.append((now, sequence, attempt))
-            return
-        running = [member for member in self._members(sequence) if not self.items[member].waits]
-        self.stops.extend((now, member, len(self.items[member].dispatches)) for member in running)
-
-    def _breaks(self, at: float, what: str) -> None:
-        self.broken.append(f"at {at:g} s: {what}")
+    def _require(self, holds: bool, at: float, what: str) -> None:
+        if not holds:
+            self.broken.append(f"at {at:g} s: {what}")
 
     def _queued(self, event: ItemQueued) -> None:
-        item = Item(event, shares=event.request_id in self.sharing)
-        if self.draining:
-            self._breaks(event.at, f"item {event.sequence} is accepted during a drain")
-        if event.sequence in self.items:
-            self._breaks(event.at, f"item {event.sequence} is accepted twice")
-        if self.items and event.sequence <= next(reversed(self.items)):
-            self._breaks(event.at, f"number {event.sequence} comes late")
+        item, number, at = Item(event, shares=event.request_id in self.sharing), event.sequence, event.at
+        self._require(not self.draining, at, f"item {number} is accepted during a drain")
+        self._require(number > next(reversed(self.items), 0), at, f"number {number} comes late, or twice")
         if not item.cloud and not item.shares:
             limits = self._settings().queue
             allowed = limits.max_internal_depth if event.lane is Lane.INTERNAL else limits.max_external_depth
-            if len(self.waiting(event.lane)) >= allowed:
-                self._breaks(event.at, f"item {event.sequence} is accepted into a full queue")
-        self.items[event.sequence] = self.live[event.sequence] = item
-
-    def waiting(self, lane: Lane) -> list[Item]:
-        """Who waits for the GPU in a lane, in its own place."""
-        return [item for item in self.live.values() if item.waits and item.queued.lane is lane and not item.cloud and not item.shares]
+            others = (other for other in self.live.values() if other.waits and other.queued.lane is event.lane)
+            waiting = sum(not other.cloud and not other.shares for other in others)
+            self._require(waiting < allowed, at, f"item {number} is accepted into a full queue")
+        self.items[number] = self.live[number] = item
 
     def _dispatched(self, event: ItemDispatched) -> None:
-        item = self.items[event.sequence]
-        if item.ended is not None or not item.waits:
-            self._breaks(event.at, f"item {event.sequence} starts though it {'has ended' if item.ended else 'runs'}")
-        item.waits, item.model = False, event.model
+        item, number = self.items[event.sequence], event.sequence
+        self._require(
+            item.ended is None and item.waits, event.at, f"item {number} starts though it {'has ended' if item.ended else 'runs'}"
+        )
+        item.waits = False
         item.dispatches.append(event.at)
-        if event.attempt != len(item.dispatches):
-            self._breaks(event.at, f"item {event.sequence} starts attempt {event.attempt}, its {len(item.dispatches)}th")
+        times = len(item.dispatches)
+        self._require(event.attempt == times, event.at, f"item {number} starts attempt {event.attempt}, its {times}th")
 
     def _interrupted(self, event: ItemInterrupted) -> None:
-        item = self.items[event.sequence]
+        item, number, at = self.items[event.sequence], event.sequence, event.at
         item.interrupts += 1
-        self.interruptions.append((event.lane, event.at))
-        self._returned(item, event.at)
-        if event.lane is Lane.INTERNAL:
-            self._breaks(event.at, f"internal item {event.sequence} is interrupted")
-        if event.interrupt_count != item.interrupts:
-            self._breaks(event.at, f"item {event.sequence} is interrupted {item.interrupts} times, said {event.interrupt_count}")
-
-    def _resent(self, event: ItemResent) -> None:
-        self._returned(self.items[event.sequence], event.at)
+        self.interruptions.append((event.lane, at))
+        self._returned(item, at)
+        self._require(event.lane is Lane.EXTERNAL, at, f"internal item {number} is interrupted")
+        said = event.interrupt_count
+        self._require(said == item.interrupts, at, f"item {number} is interrupted {item.interrupts} times, said {said}")
 
     def _returned(self, item: Item, at: float) -> None:
-        if item.waits or item.ended is not None:
-            self._breaks(at, f"item {item.queued.sequence} comes back from nowhere")
+        self._require(not item.waits and item.ended is None, at, f"item {item.queued.sequence} comes back from nowhere")
         item.waits = True
-        item.returns += 1
 
     def _ended(self, event: ItemEnded) -> None:
-        item = self.items[event.sequence]
-        if item.ended is not None:
-            self._breaks(event.at, f"item {event.sequence} ends twice")
+        item, number, at = self.items[event.sequence], event.sequence, event.at
+        self._require(item.ended is None, at, f"item {number} ends twice")
         item.ended = event
-        self.live.pop(event.sequence, None)
-        if event.reason == Draining.reason:
-            self._breaks(event.at, f"item {event.sequence} was accepted and is lost to a drain")
-        if event.attempts != len(item.dispatches) or event.interrupt_count != item.interrupts:
-            self._breaks(event.at, f"item {event.sequence} had {len(item.dispatches)} attempts, said {event.attempts}")
-        if abs(event.total_s - (event.at - item.queued.at)) > (1e-9 if item.shares else 0.0):
-            self._breaks(event.at, f"item {event.sequence} took {event.at - item.queued.at} s, said {event.total_s}")
-        if item.dispatches and not item.waits and event.backend_s is not None and event.backend_s != event.at - item.dispatches[-1]:
-            self._breaks(event.at, f"item {event.sequence} ran {event.at - item.dispatches[-1]} s, said {event.backend_s}")
+        self.live.pop(number, None)
+        self._require(event.reason != Draining.reason, at, f"item {number} was accepted and is lost to a drain")
+        counted, said = (len(item.dispatches), item.interrupts), (event.attempts, event.interrupt_count)
+        self._require(counted == said, at, f"item {number} had {counted} attempts and interruptions, said {said}")
+        took_s, rounding_s = at - item.queued.at, 1e-9 if item.shares else 0.0
+        self._require(abs(event.total_s - took_s) <= rounding_s, at, f"item {number} took {took_s} s, said {event.total_s}")
+        if item.dispatches and not item.waits and event.backend_s is not None:
+            ran_s = at - item.dispatches[-1]
+            self._require(event.backend_s == ran_s, at, f"item {number} ran {ran_s} s, said {event.backend_s}")
 
     def _job_started(self, event: JobStarted) -> None:
         was_decided_before = event.at in {self._reloaded_at, self.resumed_at}  # with what held before that instant
-        if not self.paused and not was_decided_before and len(self.jobs_under_way) >= self._settings().jobs.max_in_queue:
-            self._breaks(event.at, f"job {event.job_id} starts beside {sorted(self.jobs_under_way)}")
-        if self.draining and event.at > self.drained_at:
-            self._breaks(event.at, f"job {event.job_id} starts during a drain")
+        fits = self.paused or was_decided_before or len(self.jobs_under_way) < self._settings().jobs.max_in_queue
+        self._require(fits, event.at, f"job {event.job_id} starts beside {sorted(self.jobs_under_way)}")
+        self._require(not self.draining or event.at <= self.drained_at, event.at, f"job {event.job_id} starts during a drain")
         self.jobs_under_way.add(event.job_id)
 
     def _job_ended(self, event: JobEnded) -> None:
-        if any(event.job_id == other.job_id for other in self.jobs_ended):
-            self._breaks(event.at, f"job {event.job_id} ends twice")
+        is_new = all(event.job_id != other.job_id for other in self.jobs_ended)
+        self._require(is_new, event.at, f"job {event.job_id} ends twice")
         self.jobs_ended.append(event)
         self.jobs_under_way.discard(event.job_id)
 
     def _reloaded(self, event: ConfigReloaded) -> None:
         self._reloaded_at = event.at
         self.generation += bool(event.changed)
-        if event.generation != self.generation:
-            self._breaks(event.at, f"generation {event.generation} is said to be the {self.generation}th")
+        said = event.generation
+        self._require(said == self.generation, event.at, f"generation {said} is said to be the {self.generation}th")

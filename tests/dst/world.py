@@ -15,27 +15,27 @@ from typing import Any
 
 from hearth.errors import HearthError
 from hearth.types import BackendCall, Lane, Priority, canonical_model
-from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
-from tests.dst.claude import HAIKU, CloudFault, FakeClaude
-from tests.dst.disk import WholeDisk
+from tests.dst.asks import Ask, askers_of, identity, words_of
+from tests.dst.deeds import Overnight, Owner
+from tests.dst.disk import Blow, Trouble, WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, More, houses, more_of
-from tests.dst.failing_disk import Breaker, Trouble
-from tests.dst.hooks import Hooks
 from tests.dst.life import Life
-from tests.dst.neighbour import SharedOllama
-from tests.dst.overnight import Overnight
-from tests.dst.owner import Owner
+from tests.dst.outside import CLOUD_FAULTS, HAIKU, FakeClaude, Hooks, SharedOllama
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama, LoadFault, Service, UnloadFault
 from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
 EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
-CLOUD_FAULTS = tuple(CloudFault)
+BLOWS: tuple[Blow, ...] = ("refused", "refused", "refused", "synced")
+DISK_FAILS_S = (0.5, 3.0, 12.0)
+READS_TOO = 0.3  # in so many of these periods nothing can be read either
 REST_S = 40.0
 LOOK_S = 4.0  # between two looks at what is left
 THOROUGH_EVERY = 16  # every so many worlds are looked at more closely: each decision, each event's text
 TIDY_EVERY = 1024  # in so many the garbage collector runs after everything that happens
+
+Deeds = dict[Callable[[], Awaitable[None]], float]
 
 
 class World:
@@ -55,23 +55,23 @@ class World:
         self.more = more_of(number) if more is None else more
         self.thorough, self.tidy = number % THOROUGH_EVERY == 0, number % TIDY_EVERY == 0
         models = [FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0))) for name in MODELS]
-        self.ollama = self._ollama(models)
+        kind = SharedOllama if More.FOREIGNER in self.more else FakeOllama
+        self.ollama = kind(*models, capacity_mib=self.house.capacity_mib, service=self._service)
+        if isinstance(self.ollama, SharedOllama):
+            self.ollama.believed = self._believed
         self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
         self.claude = FakeClaude(self._claude_says)
-        self.breaker = Breaker(self, Trouble())
-        self.disk = WholeDisk(trouble=self.breaker.trouble if More.DISK in self.more else None)
+        self.trouble = Trouble()
+        self.disk = WholeDisk(trouble=self.trouble if More.DISK in self.more else None)
         self.clock = LoopClock(wall_at_start=wall_at_start)
         self.asks: list[Ask] = []
         self.lives: list[Life] = []
         self.overnight, self.owner = Overnight(self), Owner(self)
-        self.disturbed = False
-        """Something happened to the model server after which not every promise about models holds."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._up_at = 0.0
-        self.deaths = self.reloads = 0
+        self.disturbed = False  # something happened to the model server after which not every promise about models holds
         self.gaps_s = gaps_s
-        self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)
-        """How long the model server may be gone: longer than the gateway takes to see it."""
+        self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)  # the model server may be gone: longer than the gateway takes to see it
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._up_at = self._mended_at = 0.0
 
     @property
     def now(self) -> float:
@@ -84,49 +84,34 @@ class World:
 
     # What the fakes say.
 
-    def _ollama(self, models: list[FakeModel]) -> FakeOllama:
-        capacity_mib = self.house.capacity_mib
-        if More.FOREIGNER not in self.more:
-            return FakeOllama(*models, capacity_mib=capacity_mib, service=self._service)
-        shared = SharedOllama(*models, capacity_mib=capacity_mib, service=self._service)
-        shared.believed = self._believed
-        return shared
-
     def _believed(self) -> frozenset[str]:
         return frozenset(self.life.gateway.worker.scheduler.state.residency.residents) if self.lives else frozenset()
 
     def _service(self, call: BackendCall) -> Service:
-        one, *others = [self.asks[number].next_service(call) for number in askers_of(call.body)]
-        if not others:
-            return one
-        longest_s = max(one.service_s, *(other.service_s for other in others))
-        return replace(one, service_s=longest_s, prompt_tokens=sum(each.prompt_tokens for each in (one, *others)))
+        served = [self.asks[number].next_service(call) for number in askers_of(call.body)]
+        longest_s = max(each.service_s for each in served)
+        return (
+            served[0]
+            if len(served) == 1
+            else replace(served[0], service_s=longest_s, prompt_tokens=sum(each.prompt_tokens for each in served))
+        )
 
     def _claude_says(self, body: bytes) -> tuple[int, tuple[str, ...]]:
-        number = asker_of(body)
+        (number,) = askers_of(body)
         return number, self.asks[number].words
 
     # The life of the process.
 
     async def begin(self) -> None:
-        """A process starts on the disk as it is, once the model server has done what the last one asked of it."""
+        """A process starts on the disk as it is, once that can be read and the model server has done what the last one asked of it."""
         if More.BATCHES in self.more:
             asyncio.get_running_loop().set_default_executor(AtOnce())
         await self.ollama.settled()
-        await self.breaker.well()
-        settings = self.rng.choice(self.house.settings)
-        life = Life(
-            settings,
-            ollama=self.ollama,
-            claude=self.claude,
-            disk=self.disk,
-            clock=self.clock,
-            thorough=self.thorough,
-            more=self.more,
-            hooks=self.hooks,
-        )
-        self.lives.append(life)
-        await life.start()
+        if self.trouble.lasting is not None:
+            await asyncio.sleep(self._mended_at - self.now)
+        self.trouble.repair()
+        self.lives.append(Life(self, self.rng.choice(self.house.settings)))
+        await self.life.start()
 
     async def restart(self) -> None:
         """Stop it in good order and start it again."""
@@ -155,8 +140,8 @@ class World:
             "changeable": rng.random() < 0.1,
             "patience_s": rng.choice((None, None, None, None, None, 0.0, 0.5, 1.0, 3.0)),
         }
-        ask = Ask(number=number, life=len(self.lives) - 1, words=words_of(number, rng.randrange(4)), **(drawn | known))
-        ask.request_id = f"req_{number}"
+        words = words_of(number, rng.randrange(4))
+        ask = Ask(number=number, life=len(self.lives) - 1, words=words, request_id=f"req_{number}", **(drawn | known))
         self.asks.append(ask)
         return ask
 
@@ -179,9 +164,9 @@ class World:
         ask.life = len(self.lives) - 1
         if ask.embeds:
             life.watch.sharing.add(ask.request_id)
-        who = identity(ask.caller, lane, allow_cloud=allow_cloud)
         try:
-            ask.ticket = life.survived(await ask.submitted(life.gateway, who, task_type))
+            ticket = await ask.submitted(life.gateway, identity(ask.caller, lane, allow_cloud=allow_cloud), task_type)
+            ask.ticket = life.survived(ticket)
         except HearthError as refusal:
             ask.refused = refusal
         if ask.ticket is not None:
@@ -199,15 +184,14 @@ class World:
 
     async def in_process(self) -> None:
         """A program that embeds the gateway asks, and may lose interest."""
-        await self.ask_in_process(anything=self.rng.random() < 0.2)
+        await self._ask_in_process(anything=self.rng.random() < 0.2)
 
-    async def ask_in_process(self, *, anything: bool) -> None:
-        ask = self.new_ask(caller="internal", stream=False, path="/api/generate")
-        ask.model = None if anything and self.life.gateway.worker.scheduler.state.residency.residents else ask.model
+    async def _ask_in_process(self, *, anything: bool) -> None:
+        ask, life = self.new_ask(caller="internal", stream=False, path="/api/generate"), self.life
+        ask.model = None if anything and life.gateway.worker.scheduler.state.residency.residents else ask.model
         priority = self.rng.choice((None, *Priority))
-        life = self.life
         try:
-            future = await life.gateway.worker.enqueue_internal(f"say {ask.canary}", ask.model, max_tokens=100, priority=priority)
+            future = await life.gateway.worker.enqueue_internal(ask.prompt, ask.model, max_tokens=100, priority=priority)
         except HearthError as refusal:
             ask.refused = refusal
             return
@@ -236,20 +220,34 @@ class World:
             return
         self.disturbed = True
         self._up_at = self.now + self.rng.choice(self.down_s)
-        self.deaths += 1
         self.ollama.go_down()
-        self.go(self._back_later())
+        self.go(self._after(self._up_at - self.now, self.ollama.come_up))
         if self.rng.random() < 0.5:  # what is believed to be in memory is gone when the server is back
-            await self.ask_in_process(anything=True)
+            await self._ask_in_process(anything=True)
 
     async def neighbour(self) -> None:
         """Somebody else asks the model server for a model, or unloads one."""
         assert isinstance(self.ollama, SharedOllama)
         (self.ollama.bring if self.rng.random() < 0.5 else self.ollama.take_away)(self.rng.choice(MODELS))
 
-    async def _back_later(self) -> None:
-        await asyncio.sleep(self._up_at - self.now)
-        self.ollama.come_up()
+    async def disk_breaks(self) -> None:
+        """One commit is about to fail, or nothing can be written for a while; and somebody may want something of the disk."""
+        rng, trouble, overnight = self.rng, self.trouble, self.overnight
+        blow = rng.choice(BLOWS)
+        if rng.random() < 0.4:
+            trouble.single = blow, rng.choice((0, 0, 1, 3))
+        elif trouble.lasting is None:
+            trouble.lasting, trouble.reads_fail = blow, rng.random() < READS_TOO
+            period_s = rng.choice(DISK_FAILS_S)
+            self._mended_at = self.now + period_s
+            self.go(self._after(period_s, trouble.repair))
+        if rng.random() < 0.5:
+            batches = [overnight.batch, overnight.cancel_batch] if More.BATCHES in self.more else []
+            await rng.choice([overnight.job, overnight.cancel_job, *batches])()
+
+    async def _after(self, pause_s: float, do: Callable[[], None]) -> None:
+        await asyncio.sleep(pause_s)
+        do()
 
     # The story.
 
@@ -266,39 +264,30 @@ class World:
         gc.unfreeze()
         await self.come_to_rest()
 
-    def _deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
+    def _deeds(self) -> Deeds:
         """What may happen, with its weight: no world has everything, but those that last for days."""
-        rng = self.rng
-        may: dict[Callable[[], Awaitable[None]], float] = {
-            self.external: 8.0,
-            self.internal: 3.0,
-            self.in_process: 2.0,
-            self.owner.cancel: 1.0,
-        }
-        rare: dict[Callable[[], Awaitable[None]], float] = {
-            self.owner.order: 2.0,
-            self.owner.reload: 2.0,
+        owner, overnight = self.owner, self.overnight
+        may: Deeds = {self.external: 8.0, self.internal: 3.0, self.in_process: 2.0, owner.cancel: 1.0}
+        rare: Deeds = {
+            owner.order: 2.0,
+            owner.reload: 2.0,
             self.fault: 3.0,
             self.backend_dies: 1.0,
-            self.overnight.job: 4.0,
-            self.overnight.cancel_job: 1.5,
+            overnight.job: 4.0,
+            overnight.cancel_job: 1.5,
             self.restart: 1.0,
             self.die: 1.0,
         }
-        drawn = {deed: weight for deed, weight in rare.items() if rng.random() < 0.4 or self.gaps_s is not GAPS_S}
-        return may | drawn | self.more_deeds()
-
-    def more_deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
-        """What may happen in a house that has more than others."""
-        deeds: dict[More, dict[Callable[[], Awaitable[None]], float]] = {
-            More.DISK: {self.breaker.breaks: 4.0, self.overnight.job: 3.0},
+        own: dict[More, Deeds] = {
+            More.DISK: {self.disk_breaks: 4.0, overnight.job: 3.0},
             More.EMBEDDINGS: {self.embed: 6.0},
-            More.BATCHES: {self.overnight.batch: 3.0, self.overnight.cancel_batch: 1.0},
-            More.WEBHOOKS: {self.overnight.job: 6.0},
+            More.BATCHES: {overnight.batch: 3.0, overnight.cancel_batch: 1.0},
+            More.WEBHOOKS: {overnight.job: 6.0},
             More.FOREIGNER: {self.neighbour: 6.0},
-            More.ORDERS: {self.owner.other_order: 3.0, self.owner.cancel_everything: 0.5},
+            More.ORDERS: {owner.other_order: 3.0, owner.cancel_everything: 0.5},
         }
-        return {deed: weight for kind, own in deeds.items() if kind in self.more for deed, weight in own.items()}
+        may |= {deed: weight for deed, weight in rare.items() if self.rng.random() < 0.4 or self.gaps_s is not GAPS_S}
+        return may | {deed: weight for kind, deeds in own.items() if kind in self.more for deed, weight in deeds.items()}
 
     async def come_to_rest(self) -> None:
         """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end in time."""
@@ -308,12 +297,11 @@ class World:
             faults.clear()
         if self.hooks is not None:
             self.hooks.kind = True
-        self.breaker.trouble.repair()
+        self.trouble.repair()
         life = self.life
         self.owner.resume()
         life.gateway.orders.unpin()
-        durable = sum(ask.is_job for ask in self.asks)
-        bound_s = 120.0 + 120.0 * (len(life.watch.live) + durable)
+        bound_s = 120.0 + 120.0 * (len(life.watch.live) + sum(ask.is_job for ask in self.asks))
         began_at = self.now
         await asyncio.sleep(LOOK_S)  # a process that has just begun does not know yet what its predecessor left
         while self._tasks or life.watch.live or not self.overnight.is_done():

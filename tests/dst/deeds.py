@@ -1,4 +1,4 @@
-"""What is to be done whatever happens: durable jobs, files with many of them, and whoever gives them up again."""
+"""What the owner does, whoever may cancel, and work that is to be done whatever happens: durable jobs, and files with many of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from hearth.errors import HearthError, StorageUnavailable
+from hearth.api.status import cancel_caller, cancel_request
+from hearth.config.settings import GatewayConfig
+from hearth.errors import HearthError, OrderRefused, StorageUnavailable
 from hearth.job_types import Batch as NewBatch
 from hearth.jobs.batches import Batches
 from hearth.jobs.webhooks import check_webhook
-from hearth.types import Lane, Priority
+from hearth.types import Lane, Priority, RequestId
 from tests.dst.asks import Ask
 from tests.dst.drawing import CALLERS, MODELS, More
 from tests.dst.life import Life
@@ -27,6 +29,98 @@ T = TypeVar("T")
 DAY_S = 86_400.0
 AGAIN_S = 1.5  # after so long, whoever was refused by the disk asks again
 ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
+
+
+@dataclass(slots=True, eq=False)
+class Owner:
+    """Gives orders to whatever process of a world runs now."""
+
+    world: World
+
+    async def cancel(self) -> None:
+        """Somebody cancels by request id, or all that a caller has."""
+        world = self.world
+        if not world.asks:
+            return
+        ask = world.rng.choice(world.asks[-6:])
+        chance = world.rng.random()
+        if chance < 0.7:
+            caller = ask.caller if chance < 0.5 else "a stranger"
+            ask.given_up = ask.given_up or caller == ask.caller
+            await cancel_request(world.life.gateway, RequestId(ask.request_id), caller=caller)
+        elif world.more:
+            await self.cancel_everything(ask.caller)
+        else:
+            self._given_up_by(ask.caller)
+            world.life.gateway.worker.cancel_caller(ask.caller)
+
+    async def cancel_everything(self, caller: str | None = None) -> None:
+        """Somebody cancels all that he has, jobs and batches too: nothing of it goes on when that is answered."""
+        world = self.world
+        life, caller = world.life, caller or world.rng.choice(CALLERS)
+        self._given_up_by(caller)
+        jobs, batches = world.overnight.give_up(caller)
+        waiting = [item for item in life.watch.live.values() if item.queued.caller == caller and item.waits]
+        await world.overnight.insist(lambda: cancel_caller(life.gateway, caller))
+        if not life.killed:
+            going = {f"item {item.queued.sequence}" for item in waiting if item.ended is None and item.queued.request_id not in jobs}
+            going |= jobs & {row[0] for row in world.disk.rows("SELECT id FROM jobs WHERE state IN ('queued', 'running')")}
+            life.watch.broken.extend(f"at {world.now:g} s: {what} goes on though its caller has cancelled everything" for what in going)
+            world.overnight.look_at_cancelled(life, batches)
+
+    def _given_up_by(self, caller: str) -> None:
+        for mine in self.world.asks:
+            mine.given_up = mine.given_up or mine.caller == caller
+
+    async def order(self) -> None:
+        """The owner orders something by hand."""
+        world = self.world
+        orders, chance = world.life.gateway.orders, world.rng.random()
+        if chance < 0.3:
+            world.life.gateway.worker.preempt_external()
+        elif chance < 0.6 and orders.paused:
+            self.resume()
+        elif chance < 0.6:
+            orders.pause()
+            world.life.watch.paused = True
+        elif chance < 0.8:
+            await self._tried(orders.pin(world.rng.choice(MODELS)))
+        else:
+            orders.unpin()
+
+    async def other_order(self) -> None:
+        """Drain, and models by hand."""
+        world = self.world
+        orders, chance = world.life.gateway.orders, world.rng.random()
+        if chance < 0.5 and orders.draining:
+            self.resume()
+        elif chance < 0.5:
+            orders.drain()
+            world.life.watch.draining, world.life.watch.drained_at = True, world.now
+        else:
+            world.disturbed = True  # the home model stays out when it was told to
+            await self._tried((orders.load if chance < 0.75 else orders.unload)(world.rng.choice(MODELS)))
+
+    async def _tried(self, order: Awaitable[object]) -> None:
+        try:
+            await order
+        except HearthError as error:
+            assert isinstance(error, OrderRefused), error  # noqa: PT017 - any other error is a defect
+
+    def resume(self) -> None:
+        """End drain and pause."""
+        watch = self.world.life.watch
+        watch.paused, watch.draining, watch.resumed_at = False, False, self.world.now
+        self.world.life.gateway.orders.resume()
+
+    async def reload(self) -> None:
+        """Other settings come into force."""
+        world = self.world
+        gateway = world.life.gateway
+        if not gateway._stopping:
+            before = gateway.config
+            assert gateway.reload(GatewayConfig(settings=world.rng.choice(world.house.settings)))
+            assert gateway.config is not before
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -46,10 +140,7 @@ class Batch:
     def content(self) -> bytes:
         """The file."""
         lines: list[Any] = [{"custom_id": ask.canary, "method": "POST", "url": self.endpoint, "body": ask.body()} for ask in self.asks]
-        text = [json.dumps(line) for line in lines]
-        if self.spoiled:
-            text.append(json.dumps(lines[0]))
-        return "\n".join(text).encode()
+        return "\n".join(map(json.dumps, [*lines, *(lines[:1] if self.spoiled else ())])).encode()
 
 
 @dataclass(slots=True, eq=False)
@@ -65,18 +156,18 @@ class Overnight:
         world, rng = self.world, self.world.rng
         ask = world.new_ask(caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
         ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number:032x}"
-        new_lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
+        lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
         if world.hooks is not None and rng.random() < 0.8:
             ask.webhook_url = world.hooks.url(ask.number)
         if More.DISK in world.more and rng.random() < 0.5:
             ask.key = f"key-{ask.number}"
         try:
-            self._may_be_told(ask, life)
-            await self._accepted(ask, new_lane, life)
+            self._check_webhook(ask, life)
+            await self._accepted(ask, lane, life)
         except HearthError as refusal:
             ask.refused = refusal
             if ask.key is not None:
-                world.go(self._ask_again(ask, new_lane))
+                world.go(self._ask_again(ask, lane))
 
     async def _accepted(self, ask: Ask, lane: Lane, life: Life) -> None:
         accepted = await life.jobs.accept(ask.as_job(lane))
@@ -106,7 +197,7 @@ class Overnight:
                 await asyncio.sleep(AGAIN_S)
 
     @staticmethod
-    def _may_be_told(ask: Ask, life: Life) -> None:
+    def _check_webhook(ask: Ask, life: Life) -> None:
         """What the route looks at before it takes a job."""
         settings = life.settings.jobs.webhooks
         if ask.webhook_url is not None:
@@ -123,12 +214,12 @@ class Overnight:
         record = await self.insist(lambda: life.tables.jobs.find(job_id))
         if record is not None and await self.insist(lambda: life.jobs.cancel(record)) and not life.killed:
             ask.left_at = world.now
-        elif world.breaker.trouble.failed_between(asked_at, world.now):  # it may have been cancelled before that was said
+        elif world.trouble.failed_between(asked_at, world.now):  # it may have been cancelled before that was said
             ask.given_up = True
 
     async def batch(self) -> None:
         """A file with some requests, and a batch of it; the process may die at any point of that."""
-        world, rng = self.world, self.world.rng
+        rng = self.world.rng
         caller, path = rng.choice(CALLERS), rng.choice(ENDPOINTS)
         batch = Batch(
             batch_id=f"batch_{len(self.batches)}",
@@ -139,12 +230,11 @@ class Overnight:
             spoiled=rng.random() < 0.15,
         )
         self.batches[batch.batch_id] = batch
-        world.go(self._hand_in(batch, world.life))
+        self.world.go(self._hand_in(batch, self.world.life))
 
     def _line(self, caller: str, path: str) -> Ask:
-        ask = self.world.new_ask(
-            caller=caller, stream=False, path=path, patience_s=None, changeable=False, model=self.world.rng.choice(MODELS)
-        )
+        model = self.world.rng.choice(MODELS)
+        ask = self.world.new_ask(caller=caller, stream=False, path=path, patience_s=None, changeable=False, model=model)
         ask.is_job = True
         return ask
 
@@ -155,7 +245,19 @@ class Overnight:
             await files.append(number, 0, batch.content(), 1 << 30)
             await asyncio.sleep(self.world.rng.choice((0.0, 0.25)))
             await files.seal(number, file_id=file_id, filename="in.jsonl", life_s=30 * DAY_S)
-            await self._desk(life).create(self._new(batch, file_id))
+            new = NewBatch(
+                batch_id=batch.batch_id,
+                caller=batch.caller,
+                lane=self.world.rng.choice((Lane.INTERNAL, Lane.EXTERNAL)),
+                priority=Priority.BACKGROUND,
+                models=(),
+                endpoint=batch.endpoint,
+                input_file_id=file_id,
+                window_text="24h",
+                window_s=batch.window_s,
+                output_life_s=30 * DAY_S,
+            )
+            await _batches_of(life).create(new)
         except HearthError as refusal:
             batch.refused_by_disk = isinstance(refusal, StorageUnavailable)
             for ask in batch.asks:
@@ -163,27 +265,13 @@ class Overnight:
             return
         batch.accepted = not life.killed
 
-    def _new(self, batch: Batch, file_id: str) -> NewBatch:
-        return NewBatch(
-            batch_id=batch.batch_id,
-            caller=batch.caller,
-            lane=self.world.rng.choice((Lane.INTERNAL, Lane.EXTERNAL)),
-            priority=Priority.BACKGROUND,
-            models=(),
-            endpoint=batch.endpoint,
-            input_file_id=file_id,
-            window_text="24h",
-            window_s=batch.window_s,
-            output_life_s=30 * DAY_S,
-        )
-
     async def cancel_batch(self) -> None:
         """Somebody gives a batch up."""
         accepted = [batch for batch in self.batches.values() if batch.accepted]
         if accepted:
             batch, life = self.world.rng.choice(accepted), self.world.life
             batch.given_up = True
-            await self.insist(lambda: self._desk(life).cancel(batch.batch_id))
+            await self.insist(lambda: _batches_of(life).cancel(batch.batch_id))
             self.look_at_cancelled(life, [batch])
 
     def look_at_cancelled(self, life: Life, batches: Iterable[Batch]) -> None:
@@ -202,13 +290,12 @@ class Overnight:
 
     def is_done(self) -> bool:
         """Everything that is on the disk has ended, and been told."""
-        life = self.world.life
-        if life.jobs.status() != {"waiting": 0, "running": 0}:
+        if self.world.life.jobs.status() != {"waiting": 0, "running": 0}:
             return False
         count = "SELECT (SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL) + (SELECT COUNT(*) FROM jobs WHERE webhook = 'waiting')"
         return not self.world.more or self.world.disk.rows(count) == [(0,)]
 
-    @staticmethod
-    def _desk(life: Life) -> Batches:
-        assert life.batches is not None
-        return life.batches
+
+def _batches_of(life: Life) -> Batches:
+    assert life.batches is not None
+    return life.batches
