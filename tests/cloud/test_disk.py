@@ -12,8 +12,8 @@ from hearth.errors import Draining, StorageUnavailable
 from hearth.types import Lane
 from tests.dst.asks import Ask
 from tests.dst.drawing import Drawn, houses
+from tests.dst.judge import lived
 from tests.dst.outside import CONNECT_S, HAIKU
-from tests.dst.telling import lived
 from tests.dst.world import World
 
 SLOW_S = 5.0

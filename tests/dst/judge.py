@@ -1,34 +1,94 @@
-"""What must be true when a simulated house has come to rest, and when it is gone. Rules in words; each failure says which and where."""
+"""Lives through simulated worlds, and what must be true when a house has come to rest and when it is gone.
+
+world = simulated(17)          # raises AssertionError with what broke, and where
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from hearth.cloud.budget import RETRY_WRITE_S
 from hearth.cloud.calls import asks_for_claude
+from hearth.config.settings import Settings, Window
 from hearth.errors import ShuttingDown, StorageUnavailable
-from hearth.types import Lane, Outcome, canonical_model, nano_usd, usd
+from hearth.types import Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask, askers_of
+from tests.dst.drawing import More, houses, more_of
 from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
 from tests.dst.life import Life
-from tests.dst.watch import Item
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallRecord
-from tests.worker.house import timers
+from tests.support.virtual_time import HORIZON_S, run_virtual
+from tests.worker.house import settle, timers
 
+STEPS = 14
+LONG_GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)
+CHECK_S = 60.0  # between looks at the model server where a world lasts for days: every five seconds would be most of what that costs
 CANCEL_S = 0.05  # from the order to stop an attempt to its connection's end
 DAY_S = 86_400.0
 CANARY = re.compile(rb"canary\d+x")
 
+Calls = dict[int, list[CallRecord]]  # by whose canary is in them; a call for several is everybody's
+
+
+def simulated(number: int, *, everything: bool = False, without: frozenset[More] = frozenset()) -> World:
+    """The story of a number; another one where its house has everything that a house can have, or not what it would have."""
+    world = World(number, more=(frozenset(More) if everything else more_of(number)) - without)
+    return lived(world, lambda: _story(world, STEPS, 1), number)
+
+
+def lived_days(number: int, first_day: datetime, *, rests: int) -> World:
+    """A world that rests about every five hours, in a zone whose clocks change."""
+    house, zone = houses()[number], str(first_day.tzinfo)
+    long = house._replace(settings=tuple(_by_day(each, zone) for each in house.settings))
+    world = World(number, long, wall_at_start=first_day.timestamp(), gaps_s=LONG_GAPS_S)
+    world.down_s = (CHECK_S + 5.0, 90.0)
+    return lived(world, lambda: _story(world, 2 * STEPS, rests), number, horizon_s=rests * 86_400.0)
+
+
+async def _story(world: World, steps: int, rests: int) -> None:
+    await world.begin()
+    for _ in range(rests):
+        await world.live(steps)
+        judge_rest(world)
+
+
+def _by_day(settings: Settings, zone: str) -> Settings:
+    """Active from 6 to 22."""
+    scheduling = settings.scheduling.replace(active_hours=Window(start_minute=6 * 60, end_minute=22 * 60), time_zone=zone)
+    return settings.replace(scheduling=scheduling, backend=settings.backend.replace(check_interval_s=CHECK_S))
+
+
+def lived(world: World, living: Callable[[], Awaitable[None]], seed: int, *, horizon_s: float = HORIZON_S) -> World:
+    """A world after its story. Raises AssertionError for whatever broke."""
+
+    async def story() -> None:
+        complaints = list[str]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context.get("message"))))
+        before = asyncio.all_tasks()
+        await living()
+        judge_rest(world)
+        await world.life.end(0.0)
+        await settle()
+        assert not complaints, f"the loop complains: {complaints}"
+        assert asyncio.all_tasks() == before, f"tasks are left: {asyncio.all_tasks() - before}"
+        judge_end(world)
+
+    run_virtual(story, seed=seed, horizon_s=horizon_s)
+    return world
+
+
+# At rest: nothing is left to do, and every account agrees with every other.
+
 
 def judge_rest(world: World) -> None:
-    """Nothing is left to do, and every account agrees with every other."""
     for life in world.lives:
         assert not life.watch.broken, "\n".join(life.watch.broken)
     world.ollama.check()
@@ -49,33 +109,6 @@ def judge_rest(world: World) -> None:
     counters_agree(world)
 
 
-def judge_end(world: World, complaints: list[str], tasks_before: set[asyncio.Task[Any]]) -> None:
-    """The process has ended: nothing of it is left, and the store tells the truth."""
-    world.ollama.check()
-    assert not complaints, f"the loop complains: {complaints}"
-    assert asyncio.all_tasks() == tasks_before, f"tasks are left: {asyncio.all_tasks() - tasks_before}"
-    assert timers() == [], f"timers are left: {timers()}"
-    for life in world.lives:
-        assert life.closed == 1
-        assert not life.watch.broken, "\n".join(life.watch.broken)
-        log_agrees(world, life)
-    ledger_agrees(world)
-    caps_held(world)
-    calls: dict[int, list[CallRecord]] = {}  # by whose canary is in them; a call for several is everybody's
-    for call in world.ollama.calls:
-        for number in askers_of(call.body):
-            calls.setdefault(number, []).append(call)
-    learn_job_ids(world)
-    for ask in world.asks:
-        if ask.is_job:
-            continue
-        caller_was_told_the_truth(world, ask, calls.get(ask.number, []))
-    every_call_was_ordered(world, calls)
-    jobs_agree(world, calls)
-    batches_agree(world, calls)
-    hooks_agree(world)
-
-
 def mode_is_right(world: World) -> None:
     """Active hours are on by the owner's calendar, except in the second in which they change."""
     scheduling = world.life.settings.scheduling
@@ -87,10 +120,9 @@ def mode_is_right(world: World) -> None:
 
 def memory_agrees(world: World) -> None:
     """What the scheduler takes to be in memory is there, and the home model is back."""
-    life = world.life
+    life, gpu = world.life, world.ollama.gpu
     residents = life.gateway.worker.scheduler.state.residency.residents
     believed = {name for name, resident in residents.items() if resident.phase == "ready"}
-    gpu = world.ollama.gpu
     there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
     assert believed == there, f"believed in memory: {sorted(believed)}, there: {sorted(there)}"
     home = life.settings.gpu.home_model
@@ -105,15 +137,15 @@ def day_of(world: World, wall_s: float) -> str:
 
 def money_agrees(world: World) -> None:
     """What the purse says of today is what the ledger says of it."""
-    totals, today = world.life.purse.totals(), day_of(world, world.clock.wall())
-    every = world.disk.rows("SELECT lane, state, reserved_usd, settled_usd, reserved_wall_s FROM ledger")
+    purse, today = world.life.purse, day_of(world, world.clock.wall())
+    totals, every = purse.totals(), world.disk.rows("SELECT lane, state, settled_usd, reserved_wall_s FROM ledger")
     assert not [row for row in every if row[1] == "reserved"], "the ledger has money set aside for nobody"
-    rows = [row for row in every if day_of(world, row[4]) == today]
-    spent = {lane: sum(nano_usd(row[3] or 0.0) for row in rows if row[0] == lane.value) for lane in Lane}
-    is_open = world.life.purse._budget.knows(world.life.purse._today())
-    expected = (spent[Lane.EXTERNAL], spent[Lane.INTERNAL]) if is_open else (0, 0)
-    assert (totals.external_spent, totals.internal_spent) == expected, f"the purse says {totals}, the ledger {spent}"
-    assert (totals.external_reserved, totals.internal_reserved) == (0, 0)
+    spent = Counter[str]()
+    if purse._budget.knows(purse._today()):
+        for lane, _, settled_usd, wall_s in every:
+            spent[lane] += nano_usd(settled_usd or 0.0) if day_of(world, wall_s) == today else 0
+    said = (totals.external_spent, totals.internal_spent, totals.external_reserved, totals.internal_reserved)
+    assert said == (spent["external"], spent["internal"], 0, 0), f"the purse says {totals}, the ledger {spent}"
 
 
 def counters_agree(world: World) -> None:
@@ -137,15 +169,35 @@ def happened(world: World, since: float) -> Counter[str]:
     return +found
 
 
-def _ended(item: Item) -> Any:
-    assert item.ended is not None, f"item {item.queued.sequence} has not ended"
-    return item.ended
+# At the end: nothing of the process is left, and the store tells the truth.
+
+
+def judge_end(world: World) -> None:
+    world.ollama.check()
+    assert timers() == [], f"timers are left: {timers()}"
+    for life in world.lives:
+        assert life.closed == 1
+        assert not life.watch.broken, "\n".join(life.watch.broken)
+        log_agrees(world, life)
+    ledger_agrees(world)
+    caps_held(world)
+    calls: Calls = {}
+    for call in world.ollama.calls:
+        for number in askers_of(call.body):
+            calls.setdefault(number, []).append(call)
+    learn_job_ids(world)
+    for ask in world.asks:
+        if not ask.is_job:
+            caller_was_told_the_truth(world, ask, calls.get(ask.number, []))
+    every_call_was_ordered(world, calls)
+    jobs_agree(world, calls)
+    batches_agree(world, calls)
+    hooks_agree(world)
 
 
 def log_agrees(world: World, life: Life) -> None:
     """One row for each item that ended, with what became of it, but for those that a failing disk did not take before the end."""
-    if not life.killed:
-        assert not life.watch.live, f"items without an end: {list(life.watch.live)}"
+    assert life.killed or not life.watch.live, f"items without an end: {list(life.watch.live)}"
     question = f"SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM invocation_log WHERE epoch = {life.tables.epoch}"
     rows = set(world.disk.rows(question))
     ends = [item.ended for number, item in life.watch.items.items() if item.ended is not None and number not in life.lost]
@@ -153,43 +205,29 @@ def log_agrees(world: World, life: Life) -> None:
     assert rows == told, f"log and events differ: {rows ^ told}"
 
 
-def stops_came_through(
-    life: Life, asker: dict[int, Ask], calls: dict[int, list[CallRecord]], dispatched: Counter[tuple[int, float]]
-) -> None:
-    """What was told to stop has stopped: its connection is closed within the bound."""
-    for at, sequence, attempt in life.watch.stops:
-        dispatches, number = life.watch.items[sequence].dispatches, asker[sequence].number
-        if attempt > len(dispatches):
-            continue
-        begun_at = dispatches[attempt - 1]
-        mine = (call for call in calls.get(number, []) if call.opened_at == begun_at)
-        late = [call for call in mine if call.ended_at is None or call.ended_at > at + CANCEL_S]
-        others = dispatched[number, begun_at] - 1  # another attempt of that instant may go on
-        assert len(late) <= others, f"item {sequence} was to stop at {at} and went on: {late}"
-
-
-def askers(world: World, number: int) -> dict[int, Ask]:
-    """Who asked for each item of a life, by its sequence number there."""
-    found = {ask.sequence: ask for ask in world.asks if ask.life == number and ask.sequence and not ask.is_job}
-    jobs = {ask.job_id: ask for ask in world.asks if ask.job_id}
-    for sequence, item in world.lives[number].watch.items.items():
-        if item.queued.request_id in jobs:
-            found[sequence] = jobs[item.queued.request_id]
-    return found
-
-
-def every_call_was_ordered(world: World, calls: dict[int, list[CallRecord]]) -> None:
-    """Each upstream call is an attempt of an accepted item, sent at the instant of its dispatch."""
+def every_call_was_ordered(world: World, calls: Calls) -> None:
+    """Each upstream call is an attempt of an accepted item, sent at the instant of its dispatch, and has stopped if it was told to."""
     dispatched: Counter[tuple[int, float]] = Counter()
-    asker = [askers(world, number) for number in range(len(world.lives))]
-    for number, life in enumerate(world.lives):
+    jobs = {ask.job_id: ask.number for ask in world.asks if ask.job_id}
+    askers = [
+        {ask.sequence: ask.number for ask in world.asks if ask.life == number and not ask.is_job} for number in range(len(world.lives))
+    ]
+    for life, asker in zip(world.lives, askers, strict=True):
         for sequence, item in life.watch.items.items():
-            dispatched.update((asker[number][sequence].number, at) for at in item.dispatches)
+            asker[sequence] = jobs[item.queued.request_id] if item.queued.request_id in jobs else asker[sequence]
+            dispatched.update((asker[sequence], at) for at in item.dispatches)
     deaths = {life.killed_at for life in world.lives}  # what a dying process would have done is done here, and nobody hears of it
     opened = Counter((number, call.opened_at) for number, mine in calls.items() for call in mine if call.opened_at not in deaths)
     assert opened <= dispatched, f"calls that nobody ordered: {opened - dispatched}"
-    for number, life in enumerate(world.lives):
-        stops_came_through(life, asker[number], calls, dispatched)
+    for life, asker in zip(world.lives, askers, strict=True):
+        for at, sequence, attempt in life.watch.stops:
+            dispatches, number = life.watch.items[sequence].dispatches, asker[sequence]
+            if attempt <= len(dispatches):
+                begun_at = dispatches[attempt - 1]
+                mine = (call for call in calls.get(number, []) if call.opened_at == begun_at)
+                late = [call for call in mine if call.ended_at is None or call.ended_at > at + CANCEL_S]
+                others = dispatched[number, begun_at] - 1  # another attempt of that instant may go on
+                assert len(late) <= others, f"item {sequence} was to stop at {at} and went on: {late}"
 
 
 def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -> None:
@@ -207,16 +245,14 @@ def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -
     if ask.left_at is not None:
         nothing_goes_on(ask, ask.left_at, calls, world.asks)
     life = world.lives[ask.life]
-    item = life.watch.items[ask.sequence]
-    if life.killed and item.ended is None:
-        return
-    outcome = _ended(item).outcome
-    if ask.left_at is not None and _ended(item).at == ask.left_at:  # in one instant: whoever was first
+    end = life.watch.items[ask.sequence].ended
+    assert end is not None or life.killed, f"request {ask.number} has not ended"
+    if end is None or ask.left_at == end.at:  # in one instant: whoever was first
         return
     may_be_cancelled = ask.left_at is not None or ask.given_up or isinstance(ask.error, ShuttingDown)
-    assert outcome is not Outcome.CANCELLED or may_be_cancelled, f"nobody who may has cancelled request {ask.number}: {ask}"
+    assert end.outcome is not Outcome.CANCELLED or may_be_cancelled, f"nobody who may has cancelled request {ask.number}: {ask}"
     is_answered = ask.whole and ask.status == 200 and not (ask.stream and ends_with_an_error(ask))
-    assert (outcome is Outcome.COMPLETED) == is_answered, f"request {ask.number} is {outcome}: {ask}"
+    assert (end.outcome is Outcome.COMPLETED) == is_answered, f"request {ask.number} is {end.outcome}: {ask}"
 
 
 def ends_with_an_error(ask: Ask) -> bool:
@@ -242,31 +278,29 @@ def caps_held(world: World) -> None:
 
     The disk calls it open what had ended in a process that ended before it could write that, and for as long as it failed.
     """
-    rows = world.disk.rows("SELECT caller, lane, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger")
+    rows = world.disk.rows(
+        "SELECT caller, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger WHERE lane = 'external'"
+    )
     ended_usd = {name: usd(cost) for life in world.lives for name, cost in life.unwritten.items()}
-    cap = max(settings.budget.daily_external_usd for settings in world.house.settings)
+    shift_s = world.clock.wall() - world.now
+
+    def held_usd(row: tuple[Any, ...], at_wall_s: float, *, itself: bool) -> float:
+        _, reserved_usd, settled_usd, _, closed_wall_s, name = row
+        if name in ended_usd and not itself:
+            return ended_usd[name]
+        is_open = closed_wall_s is None or closed_wall_s > at_wall_s
+        if is_open and closed_wall_s is not None:  # it may have ended before, since the disk failed meanwhile, or just had
+            is_open = not world.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
+        return float(reserved_usd if is_open else min(reserved_usd, settled_usd or 0.0))
+
     own = [key.daily_usd for settings in world.house.settings for key in settings.auth.keys]
     own_cap = None if None in own else max(each for each in own if each is not None)
-    for limit_usd, caller in ((cap, None), (own_cap, "bob")):
-        mine = [row for row in rows if row[1] == "external" and caller in (None, row[0])]
+    for limit_usd, caller in ((max(settings.budget.daily_external_usd for settings in world.house.settings), None), (own_cap, "bob")):
+        mine = [row for row in rows if caller in (None, row[0])]
         for last in mine:
-            before = (row for row in mine if row[4] <= last[4] and day_of(world, row[4]) == day_of(world, last[4]))
-            used = sum(_held_usd(world, row, last[4], None if row is last else ended_usd.get(row[6])) for row in before)
+            before = [row for row in mine if row[3] <= last[3] and day_of(world, row[3]) == day_of(world, last[3])]
+            used = sum(held_usd(row, last[3], itself=row is last) for row in before)
             assert limit_usd is None or used <= limit_usd + 1e-9, f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
-
-
-def _held_usd(world: World, row: tuple[Any, ...], at_wall_s: float, ended_usd: float | None) -> float:
-    _, _, reserved_usd, settled_usd, _, closed_wall_s, _ = row
-    if ended_usd is not None:
-        return ended_usd
-    is_open = closed_wall_s is None or (closed_wall_s > at_wall_s and not _may_be_late(world, at_wall_s, closed_wall_s))
-    return float(reserved_usd if is_open else min(reserved_usd, settled_usd or 0.0))
-
-
-def _may_be_late(world: World, at_wall_s: float, closed_wall_s: float) -> bool:
-    """What is closed on the disk at an instant may have ended before another one, since the disk failed meanwhile, or just had."""
-    shift_s = world.clock.wall() - world.now
-    return world.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
 
 
 def ledger_agrees(world: World) -> None:
@@ -278,11 +312,11 @@ def ledger_agrees(world: World) -> None:
     for number, life in enumerate(world.lives):
         paid = sum(nano_usd(settled or 0.0) for epoch, _, _, settled in rows if epoch == life.tables.epoch)
         ends = {ask.number: life.watch.items[ask.sequence].ended for ask in world.asks if ask.life == number and ask.by_claude}
-        told = sum(nano_usd(end.cost_usd or 0.0) for end in ends.values() if end is not None)
-        charged = sum(bill.nano_usd for bill in world.claude.bills if bill.owner in ends)
+        costs = {owner: nano_usd(end.cost_usd or 0.0) for owner, end in ends.items() if end is not None}
+        bills = [bill for bill in world.claude.bills if bill.owner in ends]
+        told, charged = sum(costs.values()), sum(bill.nano_usd for bill in bills)
         assert paid >= charged if life.unclean else paid == told, f"life {number} paid {paid}, said {told} and was charged {charged}"
-        for bill in (bill for bill in world.claude.bills if bill.owner in ends):
-            end = ends[bill.owner]
-            cost = 0 if end is None else nano_usd(end.cost_usd or 0.0)
-            assert end is None or cost >= bill.nano_usd, f"Claude charged {bill.nano_usd} for request {bill.owner}, paid {cost}"
-            assert end is None or not bill.whole or cost == bill.nano_usd, f"request {bill.owner} cost {bill.nano_usd}, paid {cost}"
+        for bill in bills:
+            cost = costs.get(bill.owner, bill.nano_usd)
+            right = cost == bill.nano_usd if bill.whole else cost >= bill.nano_usd
+            assert right, f"Claude charged {bill.nano_usd} for request {bill.owner}, paid {cost}"

@@ -14,8 +14,8 @@ import pytest
 from hearth.errors import StorageUnavailable
 from tests.dst.asks import askers_of
 from tests.dst.drawing import More
+from tests.dst.judge import lived_days, simulated
 from tests.dst.outside import SharedOllama
-from tests.dst.telling import lived_days, simulated
 from tests.dst.world import World
 from tests.support.examples import EXAMPLES
 
