@@ -16,60 +16,39 @@ from hearth.types import Lane, Priority
 from tests.support.cases import for_each
 
 KEY = "hearth_correct"
-HOUSE = KeySettings(
-    name="house", sha256=digest_of(KEY).upper(), lane=Lane.INTERNAL, max_priority=Priority.NORMAL, models=("llama*",), admin=True
-)
-KEYED, KEYLESS = Keyring(AuthSettings(keys=(HOUSE,))), Keyring(AuthSettings())
-FORMS = [
-    (b"authorization", f"Bearer {KEY}".encode()),
-    (b"authorization", f"bearer {KEY}".encode()),
-    (b"authorization", f"Bearer   {KEY} ".encode()),
-    (b"x-api-key", KEY.encode()),
-    (b"api-key", KEY.encode()),
-]
-PAIRS = [(FORMS[0], FORMS[3]), (FORMS[3], FORMS[4]), (FORMS[0], FORMS[0]), (FORMS[3], (b"x-api-key", b"other"))]
+RIGHTS: dict[str, Any] = {"lane": Lane.INTERNAL, "max_priority": Priority.NORMAL, "models": ("llama*",), "admin": True}
+KEYED = Keyring(AuthSettings(keys=(KeySettings(name="house", sha256=digest_of(KEY).upper(), **RIGHTS),)))
+KEYLESS = Keyring(AuthSettings())
+FORMS = [(b"authorization", form % KEY.encode()) for form in (b"Bearer %b", b"bearer %b", b"Bearer   %b ")]
+FORMS += [(name, KEY.encode()) for name in (b"x-api-key", b"api-key")]
 BLANKS = [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")]
+PAIRS = [[FORMS[0], FORMS[3]], [FORMS[3], FORMS[4]], [FORMS[0], FORMS[0]], [FORMS[3], (b"x-api-key", b"other")]]
+WRONG = [(b"authorization", value) for value in (b"Bearer wrong", KEY.encode(), b"Basic " + KEY.encode(), b"Bearer")]
+WRONG += [(b"x-api-key", value) for value in (b"", KEY.upper().encode(), digest_of(KEY).encode())]
+WRONG += [(b"api-key", b"\xff\xfe"), (b"x-caller", b"house")]
 FORWARDED = [(b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1"), (b"x-real-ip", b"127.0.0.1")]
 
 
 def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
-    rights = {"max_priority": Priority.NORMAL, "models": ("llama*",), "admin": True, "authenticated": True}
-    expected = Identity(caller="house", lane=Lane.INTERNAL, **rights)  # type: ignore[arg-type]
-    for form in FORMS:
-        assert KEYED.identify(RequestHeaders.of([form]), "192.168.1.9") == expected, form
-    for form, blank in itertools.product(FORMS, BLANKS):  # what a client sends for a key that was set to nothing
-        if form[0] != blank[0]:
-            assert KEYED.identify(RequestHeaders.of([blank, form]), "192.168.1.9") == expected, (form, blank)
+    expected = Identity(caller="house", authenticated=True, **RIGHTS)
+    # A blank one is what a client sends for a key that was set to nothing.
+    sent = [[form] for form in FORMS] + [[blank, form] for form, blank in itertools.product(FORMS, BLANKS) if form[0] != blank[0]]
+    assert [fields for fields in sent if KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") != expected] == []
     assert expected.may_manage_models
+    assert KEY not in repr(RequestHeaders.of(FORMS[:1]))
+    assert digest_of(KEY) not in repr(KEYED)
 
 
 @for_each(
-    ("keyring", "peers", "fields", "error"),
+    ("keyring", "peers", "sent", "error"),
     [
-        *(
-            (KEYED, ["127.0.0.1"], fields, Unauthenticated)
-            for fields in (
-                [],
-                [(b"authorization", b"Bearer wrong")],
-                [(b"authorization", KEY.encode())],
-                [(b"authorization", b"Basic " + KEY.encode())],
-                [(b"authorization", b"Bearer")],
-                [(b"x-api-key", b"")],
-                [(b"x-api-key", KEY.upper().encode())],
-                [(b"api-key", b"\xff\xfe")],
-                [(b"x-caller", b"house")],
-                [(b"x-api-key", digest_of(KEY).encode())],
-            )
-        ),
-        *((KEYED, ["127.0.0.1"], pair, BadRequest) for pair in PAIRS),
-        *(
-            (KEYLESS, ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None], fields, Unauthenticated)
-            for fields in ([], FORWARDED)
-        ),
+        (KEYED, ["127.0.0.1"], [[], *([field] for field in WRONG)], Unauthenticated),
+        (KEYED, ["127.0.0.1"], PAIRS, BadRequest),
+        (KEYLESS, ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None], [[], FORWARDED], Unauthenticated),
     ],
 )
-def test_whoever_shows_no_known_key_or_two_is_refused_and_without_keys_everybody_but_this_machine(keyring, peers, fields, error):
-    for peer in peers:
+def test_whoever_shows_no_known_key_or_two_is_refused_and_without_keys_everybody_but_this_machine(keyring, peers, sent, error):
+    for peer, fields in itertools.product(peers, sent):
         with pytest.raises(error):
             keyring.identify(RequestHeaders.of(fields), peer)
 
@@ -80,11 +59,6 @@ def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_
         identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
         assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (LOCAL_CALLER, Lane.EXTERNAL, True, False)
         assert not identity.may_manage_models
-
-
-def test_credentials_do_not_show_in_a_repr():
-    assert KEY not in repr(RequestHeaders.of(FORMS[:1]))
-    assert digest_of(KEY) not in repr(KEYED)
 
 
 CONFIG = GatewayConfig(settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND}))
@@ -105,7 +79,6 @@ LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
     [
         (INTERNAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
         (INTERNAL, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
-        (INTERNAL, "unlisted", "", Lane.INTERNAL, Priority.NORMAL),
         (INTERNAL, LONGEST, "", Lane.INTERNAL, Priority.NORMAL),
         (INTERNAL, "", "", Lane.INTERNAL, Priority.NORMAL),
         (LOW, "reply", "", Lane.INTERNAL, Priority.BACKGROUND),  # the ceiling of the key
@@ -114,7 +87,7 @@ LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
         (LOCAL, "", "", Lane.EXTERNAL, Priority.NORMAL),
         (LOCAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
         (INTERNAL, "", "background", Lane.INTERNAL, Priority.BACKGROUND),  # a hint only lowers
-        (INTERNAL, "", "Normal", Lane.INTERNAL, Priority.NORMAL),
+        (INTERNAL, "reply", "Normal", Lane.INTERNAL, Priority.NORMAL),
         (INTERNAL, "", "critical", Lane.INTERNAL, Priority.NORMAL),
         (INTERNAL, "", "9", Lane.INTERNAL, Priority.NORMAL),
     ],
@@ -133,31 +106,17 @@ def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
         admission_of(INTERNAL, RequestHeaders.of([]), CONFIG, task_type=task_type)
 
 
-FEW = ("llama3.1:8b", "qwen*")
-
-
-@for_each(
-    ("models", "model", "text"),
-    [
-        ((), "anything", None),
-        ((), None, None),
-        (FEW, "llama3.1:8b", None),
-        (FEW, "qwen2.5:32b", None),
-        (FEW, "llama3.1:70b", r"llama3\.1:70b"),
-        (FEW, "QWEN2.5:32b", "QWEN"),
-        (FEW, None, "name one"),
-    ],
-)
-def test_a_key_with_models_may_use_those_and_what_their_wildcards_match(models, model, text):
-    if text is None:
+def test_a_key_with_models_may_use_those_and_what_their_wildcards_match():
+    few = ("llama3.1:8b", "qwen*")
+    for models, model in (((), "anything"), ((), None), (few, "llama3.1:8b"), (few, "qwen2.5:32b")):
         check_model(identity(models=models), model)
-    else:
+    for model, text in (("llama3.1:70b", r"llama3\.1:70b"), ("QWEN2.5:32b", "QWEN"), (None, "name one")):
         with pytest.raises(Forbidden, match=text):
-            check_model(identity(models=models), model)
+            check_model(identity(models=few), model)
 
 
-def limiter(minute: int | None) -> RateLimiter:
-    return RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=minute)))
+def place(lane: Lane) -> Admission:
+    return Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
 
 
 @for_each(
@@ -170,32 +129,30 @@ def limiter(minute: int | None) -> RateLimiter:
         (INTERNAL, Lane.INTERNAL, 2, 5000),
     ],
 )
-def test_an_external_caller_has_a_rate_and_hears_when_to_come_back(who, lane, per_minute, admitted):
-    limits, place = limiter(per_minute), Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
+def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidden_model_costs_nothing(who, lane, per_minute, admitted):
+    limits = RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute)))
+    with pytest.raises(Forbidden):
+        admit(identity(models=("a",)), "b", place(Lane.EXTERNAL), limits, 100.0)
     for _ in range(admitted):
-        admit(who, "m", place, limits, 100.0)
+        admit(who, "m", place(lane), limits, 100.0)
     if admitted < 5000:
         with pytest.raises(RateLimited) as refused:
-            admit(who, "m", place, limits, 110.0)
+            admit(who, "m", place(lane), limits, 110.0)
         assert refused.value.retry_after_s == (pytest.approx(50.0) if admitted else 3600.0)
         assert f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)" in refused.value.message
 
 
-def test_a_request_for_a_forbidden_model_costs_nothing_of_the_limit():
-    limits, place = limiter(1), Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=None)
-    with pytest.raises(Forbidden):
-        admit(identity(models=("a",)), "b", place, limits, 100.0)
-    admit(identity(models=("a",)), "a", place, limits, 100.0)
-
-
 def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_internal_lane_has_the_last_quarter():
-    room, shares = BodyRoom(), ((Lane.EXTERNAL, "greedy", 96), (Lane.EXTERNAL, "second", 48), (Lane.INTERNAL, "house", 112))
-    for lane, caller, most in shares:
+    room = BodyRoom()
+
+    def fill(lane: Lane, caller: str, most: int) -> None:
         room.take(lane, caller, most, 256)
         with pytest.raises(NoRoomForBodies):
             room.take(lane, caller, 1, 256)
+
+    fill(Lane.EXTERNAL, "greedy", 96)
+    fill(Lane.EXTERNAL, "second", 48)
+    fill(Lane.INTERNAL, "house", 112)
     room.take(Lane.EXTERNAL, "greedy", -96, 1)  # a smaller limit refuses nothing that is given back
     room.take(Lane.INTERNAL, "house", -112, 256)
-    room.take(Lane.EXTERNAL, "greedy", 72, 256)
-    with pytest.raises(NoRoomForBodies):
-        room.take(Lane.EXTERNAL, "greedy", 1, 256)
+    fill(Lane.EXTERNAL, "greedy", 72)

@@ -10,11 +10,7 @@ from hearth.errors import BadRequest, Forbidden, HearthError, HostNotAllowed, Un
 from tests.support.cases import for_each
 
 Field = tuple[bytes, bytes]
-HOST = (b"host", b"localhost:8411")
-ORIGIN = (b"origin", b"http://localhost:8411")
-LENGTH = (b"content-length", b"3")
-CHUNKED = (b"transfer-encoding", b"chunked")
-JSON = (b"content-type", b"application/json")
+HOST, ORIGIN = (b"host", b"localhost:8411"), (b"origin", b"http://localhost:8411")
 
 
 def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> type[HearthError] | None:
@@ -26,22 +22,12 @@ def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> typ
     return None
 
 
-OWN = (b"localhost", b"127.0.0.1", b"[::1]", b"hearth.localhost", b"localhost:8411", b"127.0.0.1:1", b"[::1]:8411", b"LOCALHOST")
-LISTED = (b"gpu-box.lan", b"GPU-Box.LAN:8411", b"[fd00::5]:8411", b"10.0.0.5")
+OWN = b"localhost 127.0.0.1 [::1] hearth.localhost localhost:8411 127.0.0.1:1 [::1]:8411 LOCALHOST"
+LISTED = b" gpu-box.lan GPU-Box.LAN:8411 [fd00::5]:8411 10.0.0.5"
 OTHERS = (
-    b"0.0.0.0",
-    b"[::]",
-    b"127.1",
-    b"2130706433",
-    b"evil.test",
-    b"evil.test:8411",
-    b"localhost.evil.test",
-    b"notlocalhost",
-    b"127.0.0.1.evil.test",
-    b"localhost.",
-    b"a/.localhost",
+    b"0.0.0.0 [::] 127.1 2130706433 evil.test evil.test:8411 localhost.evil.test notlocalhost 127.0.0.1.evil.test localhost. a/.localhost"
 )
-MALFORMED = (b"", b"localhost:80/x", b"localhost:80@evil.test", b"[::1]x", b"localhost:\xb2")
+MALFORMED = b"localhost:80/x localhost:80@evil.test [::1]x localhost:\xb2"
 KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5"))), HostRules("127.0.0.1", ServerSettings())
 
 
@@ -52,16 +38,19 @@ KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.la
         (KNOWN, OWN + LISTED, None),
         (SHIPPED, OTHERS + LISTED, HostNotAllowed),
         (SHIPPED, MALFORMED, BadRequest),
-        (HostRules("0.0.0.0", ServerSettings()), [b"0.0.0.0"], HostNotAllowed),
-        (HostRules("::", ServerSettings()), [b"[::]"], HostNotAllowed),
-        (HostRules("::", ServerSettings()), [b"::"], BadRequest),
+        (HostRules("0.0.0.0", ServerSettings()), b"0.0.0.0", HostNotAllowed),
+        (HostRules("::", ServerSettings()), b"[::]", HostNotAllowed),
+        (HostRules("::", ServerSettings()), b"::", BadRequest),
     ],
 )
 def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules, hosts, expected):
-    for host in hosts:
+    for host in hosts.split():
         assert refusal(rules.check_host, RequestHeaders.of([(b"host", host)])) is expected, host
-    for fields in ((), (HOST, HOST)):
+    for fields in ((), (HOST, HOST), ((b"host", b""),)):
         assert refusal(rules.check_host, RequestHeaders.of(fields)) is BadRequest
+
+
+LENGTH, CHUNKED = (b"content-length", b"3"), (b"transfer-encoding", b"chunked")
 
 
 @for_each(
@@ -81,17 +70,8 @@ def test_a_body_comes_in_chunks_or_with_its_length_said_once(fields, expected):
 
 
 FOREIGN = (
-    b"http://evil.test",
-    b"http://localhost.evil.test",
-    b"http://localhost:8411@evil.test",
-    b"http://localhost:8411/",
-    b"http://127.0.0.1:8411",
-    b"null",
-    b"",
-    b"http://localhost:3000",
-    b"http://localhost:84111",
-    b"ftp://localhost:8411",
-    b"localhost:8411",
+    b"http://evil.test http://localhost.evil.test http://localhost:8411@evil.test http://localhost:8411/ http://127.0.0.1:8411 null "
+    b"http://localhost:3000 http://localhost:84111 ftp://localhost:8411 localhost:8411"
 )
 CROSS, NAVIGATES, NO_CORS = (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate"), (b"sec-fetch-mode", b"no-cors")
 CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
@@ -100,11 +80,11 @@ CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
 @for_each(
     ("methods", "fields", "more", "expected"),
     [
-        *((CHANGES, [(b"origin", origin)], {}, Forbidden) for origin in FOREIGN),
+        *((CHANGES, [(b"origin", origin)], {}, Forbidden) for origin in (b"", *FOREIGN.split())),
         (CHANGES, [ORIGIN, ORIGIN], {}, Forbidden),
         (CHANGES, [], {}, None),
         (CHANGES, [ORIGIN], {}, None),
-        (["GET"], [(b"origin", FOREIGN[0])], {}, None),  # the browser shows the page nothing
+        (["GET"], [(b"origin", b"http://evil.test")], {}, None),  # the browser shows the page nothing
         (["GET", "POST"], [CROSS, NO_CORS], {}, Forbidden),
         (["POST"], [CROSS, NAVIGATES], {}, Forbidden),
         (["GET"], [CROSS, NAVIGATES], {}, None),  # somebody follows a link
@@ -118,39 +98,36 @@ def test_a_page_of_another_origin_may_change_nothing_and_fetch_nothing(methods, 
         assert refusal(check_origin, method, RequestHeaders.of([HOST, *fields]), **more) is expected, method
 
 
+def typed(kind: bytes, *others: Field) -> tuple[Field, ...]:
+    return ((b"content-type", kind), *others)
+
+
+def coded(*codings: bytes) -> tuple[Field, ...]:
+    return typed(b"application/json", *((b"content-encoding", coding) for coding in codings))
+
+
 FORM, TEXT, PARTS, OCTETS = (
-    (b"content-type", kind)
-    for kind in (
-        b"application/x-www-form-urlencoded",
-        b"text/plain;charset=UTF-8",
-        b"multipart/form-data; boundary=x",
-        b"application/octet-stream",
-    )
+    b"application/x-www-form-urlencoded",
+    b"text/plain;charset=UTF-8",
+    b"multipart/form-data; boundary=x",
+    b"application/octet-stream",
 )
-NODE = (b"sec-fetch-mode", b"cors")
-SIGNS = (ORIGIN, (b"sec-fetch-site", b"same-origin"))
+NODE, SIGNS = (b"sec-fetch-mode", b"cors"), (ORIGIN, (b"sec-fetch-site", b"same-origin"))
 TAKEN: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
-    *((((b"content-type", kind), ORIGIN), {}) for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")),
-    ((), {}),
-    ((FORM,), {}),
-    ((TEXT, NODE), {}),
-    ((FORM, NODE), {}),
-    ((PARTS, NODE), {"form": True}),
-    ((OCTETS,), {"binary": True}),
-    ((OCTETS, (b"content-length", b"0")), {}),  # as aiohttp calls no body
-    ((JSON, (b"content-encoding", b"identity")), {}),
-    ((JSON, (b"content-encoding", b"zstd")), {"zstd": True}),
+    *((typed(kind, ORIGIN), {}) for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")),
+    *((fields, {}) for fields in ((), typed(FORM), typed(TEXT, NODE), typed(FORM, NODE))),
+    (typed(PARTS, NODE), {"form": True}),
+    (typed(OCTETS), {"binary": True}),
+    (typed(OCTETS, (b"content-length", b"0")), {}),  # as aiohttp calls no body
+    (coded(b"identity"), {}),
+    (coded(b"zstd"), {"zstd": True}),
 ]
 REFUSED: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
-    *((fields, {}) for sign in SIGNS for fields in ((sign,), (FORM, sign), (TEXT, sign))),
-    *(((PARTS, sign), {"form": True}) for sign in SIGNS),
-    ((PARTS,), {}),
-    ((OCTETS,), {}),
-    ((OCTETS, (b"content-length", b"2")), {}),
-    (((b"content-type", b"text/json"),), {}),
-    *(((JSON, (b"content-encoding", coding)), {}) for coding in (b"gzip", b"br", b"zstd", b"deflate", b"gzip, gzip", b"identity, gzip")),
-    ((JSON, (b"content-encoding", b"gzip")), {"zstd": True}),
-    ((JSON, (b"content-encoding", b"zstd"), (b"content-encoding", b"zstd")), {"zstd": True}),
+    *((fields, {}) for sign in SIGNS for fields in ((sign,), typed(FORM, sign), typed(TEXT, sign))),
+    *((typed(PARTS, sign), {"form": True}) for sign in SIGNS),
+    *((fields, {}) for fields in (typed(PARTS), typed(OCTETS), typed(OCTETS, (b"content-length", b"2")), typed(b"text/json"))),
+    *((coded(coding), {}) for coding in (b"gzip", b"br", b"zstd", b"deflate", b"gzip, gzip", b"identity, gzip")),
+    *((fields, {"zstd": True}) for fields in (coded(b"gzip"), coded(b"zstd", b"zstd"))),
 ]
 
 

@@ -66,8 +66,7 @@ def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgott
     assert keys.note(PEER, 2.0) is not None
     keys.note("one more", 2.0)
     assert len(keys._records) == MAX_PEERS
-    assert keys.note(PEER, 2.0) is not None
-    assert keys.note("the other", 2.0) is None
+    assert (keys.note(PEER, 2.0) is None, keys.note("the other", 2.0) is None) == (False, True)
 
 
 @given(st.lists(st.floats(min_value=0, max_value=20, allow_nan=False), max_size=200))
@@ -89,17 +88,15 @@ LIMITS = ConnectionLimits.sharing(80)
 OTHERS = {f"10.0.0.{number}": 20 for number in range(4)}
 
 
-class Shares:
+class Shares(Recorder):
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
-        self.events, self.clock = Recorder(), Clock()
-        self.connections = Connections(events=self.events, clock=self.clock, limits=limits)
+        super().__init__()
+        self.clock = Clock()
+        self.connections = Connections(events=self, clock=self.clock, limits=limits)
 
     def fill(self, peer: str, count: int) -> int:
         """How many of so many are admitted."""
         return [self.connections.enter(peer) for _ in range(count)].count(Place.ADMITTED)
-
-    def crowded(self) -> list[ConnectionsCrowded]:
-        return self.events.of(ConnectionsCrowded)
 
 
 @for_each(
@@ -118,10 +115,10 @@ def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_
     shares = Shares()
     for each, count in before.items():
         shares.fill(each, count)
-    shares.events.all.clear()
+    shares.all.clear()
     shares.clock.now += WINDOW_S
     assert shares.fill(peer, 1000) == admitted
-    (crowded,) = shares.crowded()
+    (crowded,) = shares.of(ConnectionsCrowded)
     assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (peer, bound, admitted, 1)
 
 
@@ -143,11 +140,11 @@ def test_a_refused_peer_is_reported_once_a_minute_with_the_number_in_bounded_mem
     for _ in range(150):
         shares.connections.enter(PEER)
         shares.clock.now += 1.0
-    assert [(event.at - 1000.0, event.refused) for event in shares.crowded()] == [(0, 1), (60, 60), (120, 60)]
+    assert [(event.at - 1000.0, event.refused) for event in shares.of(ConnectionsCrowded)] == [(0, 1), (60, 60), (120, 60)]
     for number in range(MAX_PEERS):
         shares.connections.enter(f"10.{number // 250}.{number % 250}.1")
     shares.connections.enter(PEER)
-    assert shares.crowded()[-1].peer == PEER  # forgotten, so reported again
+    assert shares.of(ConnectionsCrowded)[-1].peer == PEER  # forgotten, so reported again
 
 
 @given(st.lists(st.tuples(st.sampled_from([THIS_MACHINE, "a", "b", "c", "d", "e"]), st.booleans()), max_size=300))

@@ -26,20 +26,12 @@ def hearth(arguments: list[str]) -> int:
     from hearth.cli import main  # noqa: PLC0415 - the other stand-ins need not wait for it
 
     if arguments[0] in ENDLESS or "--watch" in arguments or (arguments[0] == "install-service" and "--print" not in arguments):
-        check_arguments(main, arguments)
+        name, command, rest = main.resolve_command(click.Context(main), arguments)
+        assert command is not None
+        command.make_context(name, rest)  # raises UsageError for what the command would not take
         return 0
     result = main.main(arguments, prog_name="hearth", standalone_mode=False)
     return result if isinstance(result, int) and arguments[:2] != ["config", "diff"] else 0
-
-
-def check_arguments(command: click.Command, arguments: list[str]) -> None:
-    """Raises click.UsageError for what the command would not take."""
-    context = click.Context(command, info_name="hearth")
-    while isinstance(command, click.Group):
-        name, found, arguments = command.resolve_command(context, arguments)
-        assert found is not None
-        command, context = found, click.Context(found, info_name=name, parent=context)
-    command.make_context(context.info_name, arguments, parent=context.parent)
 
 
 def curl(arguments: list[str]) -> int:
