@@ -1,4 +1,4 @@
-"""The page in a real browser, in front of a real gateway: over a fake Ollama, or over the emulator with a store, jobs and orders."""
+"""The page in a real browser, in front of a real gateway: over a fake Ollama, or over the emulator with a store and jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_as
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_MS = 120_000
 """Long enough for a browser on a machine that has much else to do; nothing waits for so long where all is well."""
-
 LONG = {"service_s": 60.0, "first_byte_s": 0.01, "chunks": 300}
 EVIL = "<img src=x onerror=alert(1)>"
 KEYS = (
@@ -50,39 +49,48 @@ KEYS = (
 )
 
 
-def quickly(call: BackendCall) -> Service:
-    return service_asked_for(call) if b'"fake"' in call.body else Service(service_s=0.02, first_byte_s=0.01)
-
-
 @dataclass
 class House:
-    """A gateway with its server, and the callers that have asked it for something."""
+    """A gateway with its server, and its callers; its fake Ollama is as quick or slow as a request asks."""
 
     gateway: Gateway
+    ollama: FakeOllama = field(default_factory=FakeOllama)
     url: str = ""
-    server: HearthServer | None = None
     callers: list[Caller] = field(default_factory=list)
 
-    async def serve(self, port: int = 0) -> None:
+    server: HearthServer | None = None
+
+    async def serve(self) -> None:
+        """At the port that it had before, where it had one."""
         self.server = HearthServer(HearthApp(self.gateway), lambda: self.gateway.config.settings.server)
-        self.url = await self.server.start("127.0.0.1", port)
+        self.url = await self.server.start("127.0.0.1", urlsplit(self.url).port or 0)
 
     async def stop_serving(self) -> None:
         assert self.server is not None
         await self.server.stop(0.0)
 
-    @property
-    def port(self) -> int:
-        return urlsplit(self.url).port or 0
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[House]:
+        await self.serve()
+        try:
+            yield self
+        finally:
+            for caller in self.callers:
+                caller.leave()
+            await self.stop_serving()
 
     async def post(self, path: str, body: object, *, key: str = "", name: str = "") -> Caller:
-        """Ask for something on a connection that stays until the house is left."""
+        """Ask for something on a connection that stays until the caller leaves."""
         caller = await Caller.to(self.url)
         extra = [b"X-Request-Id: %s" % name.encode()] if name else []
         extra += [b"Authorization: Bearer %s" % key.encode()] if key else []
         await caller.post(path, json.dumps(body).encode(), *extra)
         self.callers.append(caller)
         return caller
+
+    async def status(self, path: str, body: object) -> int:
+        """Of the answer to a request."""
+        return (await (await self.post(path, body)).head())[0]
 
     async def ask(self, model: str, name: str, *, key: str = "", long: bool = True) -> Caller:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "fake": LONG if long else {"service_s": 0.02}}
@@ -93,68 +101,43 @@ class House:
         return caller
 
 
-@dataclass
-class FakeHouse(House):
-    """Over a fake Ollama, which is as quick or slow as a request asks."""
-
-    ollama: FakeOllama = field(default_factory=FakeOllama)
-
-
-@asynccontextmanager
-async def serving(house: House, port: int = 0) -> AsyncIterator[None]:
-    await house.serve(port)
-    try:
-        yield
-    finally:
-        for caller in house.callers:
-            caller.leave()
-        await house.stop_serving()
+def _quickly(call: BackendCall) -> Service:
+    return service_asked_for(call) if b'"fake"' in call.body else Service(service_s=0.02, first_byte_s=0.01)
 
 
 @asynccontextmanager
 async def house_with(
-    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, port: int = 0, previews: bool = False
-) -> AsyncIterator[FakeHouse]:
-    ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=quickly)
+    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, previews: bool = False
+) -> AsyncIterator[House]:
+    """Over a fake Ollama; the server is up."""
+    ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=_quickly)
     settings = Settings(
         auth=AuthSettings(keys=keys),
         gpu=GpuSettings(home_model=""),
         queue=QueueSettings(max_external_depth=depth),
         server=ServerSettings(prompt_previews=previews),
     )
-    gateway = Gateway(
-        config=GatewayConfig(settings=settings),
-        backend=ollama,
-        control=ollama,
-        identity=BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator),
-        clock=SystemClock(),
-        events=EventFanout(()),
-    )
-    async with gateway:
-        house = FakeHouse(gateway, ollama=ollama)
-        async with serving(house, port):
-            yield house
+    identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
+    config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
+    gateway = Gateway(config=config, backend=ollama, control=ollama, identity=identity, clock=clock, events=events)
+    async with gateway, House(gateway, ollama).serving() as house:
+        yield house
 
 
 @asynccontextmanager
-async def whole_house(
-    folder: Path, *, keys: tuple[KeySettings, ...] = (), alerts: AlertSettings | None = None, source: Path | None = None
-) -> AsyncIterator[House]:
-    """As `hearth serve` wires it: a store, jobs, orders; over an emulated Ollama."""
+async def whole_house(folder: Path, *, alerts: AlertSettings | None = None, source: Path | None = None) -> AsyncIterator[House]:
+    """As `hearth serve` wires it: a store, jobs, commands; over an emulated Ollama."""
     ollama = new_emulator()
     settings = house_settings().replace(
         storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0),
         jobs=JobSettings(max_in_queue=1),
-        auth=AuthSettings(keys=keys),
         alerts=alerts or AlertSettings(),
     )
     ollama_url = await ollama.start("127.0.0.1", 0)
     try:
         config = GatewayConfig(settings=settings, source=source)
-        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True)
-        async with gateway:
-            house = House(gateway)
-            async with serving(house):
+        async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True) as gateway:
+            async with House(gateway).serving() as house:
                 yield house
             await gateway.stop(0.0)
     finally:
@@ -176,27 +159,18 @@ class Watched:
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
         self.page.on("websocket", lambda socket: self.hosts.add(urlsplit(socket.url).netloc))
 
-    async def broken_policies(self) -> list[str]:
-        """What the browser has reported against the Content-Security-Policy."""
-        found: list[str] = await self.page.evaluate("brokenPolicies")
-        return found
-
-    async def order(self, button: str | Locator, answer: str) -> None:
-        """Press a button and answer the question that it asks."""
+    async def order(self, button: str | Locator, answer: str, says: str = "") -> None:
+        """Press a button, answer the question that it asks, and wait until the page says this."""
         found = self.page.get_by_role("button", name=button, exact=True) if isinstance(button, str) else button
         await found.click()
         await self.page.get_by_role("dialog").get_by_role("button", name=answer, exact=True).click()
-
-    async def is_told(self, text: str) -> None:
-        """Wait until the page says this in answer to an order."""
-        await expect(self.page.locator(".said")).to_contain_text(text)
+        if says:
+            await expect(self.page.locator(".said")).to_contain_text(says)
 
 
 _REPORTING = (
     "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', (event) => brokenPolicies.push(event.violatedDirective));"
 )
-
-
 _CANNED = """(frame, locked) => {
   const { fetch } = globalThis;
   globalThis.fetch = async (path, options) => {
@@ -208,18 +182,10 @@ _CANNED = """(frame, locked) => {
 
 
 async def opened(
-    browser: Browser,
-    house: House,
-    *,
-    path: str = "/",
-    width: int = 1440,
-    scheme: str = "dark",
-    key: str = "",
-    script: str = "",
-    stream: str = "",
+    browser: Browser, house: House, *, path: str = "/", width: int = 1440, key: str = "", script: str = "", stream: str = ""
 ) -> Watched:
-    """A page that has begun to load; `stream`: what it is told, with a key where the house has keys, in place of the house's own stream."""
-    page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light" if scheme == "light" else "dark")
+    """A page that has begun to load; `stream`: what it is sent, with a key where the house has keys, in place of the house's own stream."""
+    page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark")
     page.set_default_timeout(WITHIN_MS)
     await page.add_init_script(_REPORTING + script)
     if key:

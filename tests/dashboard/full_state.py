@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hearth.api.dashboard.feed import DashboardFeed
-from tests.dashboard.browsing import FakeHouse
+from tests.dashboard.browsing import House
 from tests.dashboard.listening import guest
 
 AT = 1_767_571_200.0
@@ -54,7 +54,7 @@ ON_GPU: dict[str, Any] = {
 }
 
 
-async def full_state(house: FakeHouse, key: str = "") -> dict[str, Any]:
+async def full_state(house: House, key: str = "") -> dict[str, Any]:
     """What the stream says of a house in which something of everything goes on."""
     await house.ask("a:1", "ended", long=False, key=key)
     await house.ask("a:1", "runs", key=key)

@@ -1,4 +1,4 @@
-"""The page in a real browser, in front of a real gateway over a fake Ollama. Skipped where there is no Chromium."""
+"""The page in a real browser, in front of a real gateway: what it shows, says and sends. Skipped where there is no Chromium."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 from playwright.async_api import Page, expect
 
 from hearth.admission.peers import PER_WINDOW
-from tests.dashboard.browsing import KEYS, house_with, opened, whole_house
+from hearth.api.dashboard.view import JOBS_SHOWN
+from hearth.config.settings import AlertSettings
+from tests.clients.home import CODER, EMBEDDER, LLAMA, SLOW
+from tests.dashboard.browsing import KEYS, House, house_with, opened, whole_house
 from tests.support.fake_ollama import Ending
+from tests.support.fake_webhooks import Webhooks
+from tests.support.fake_webhooks import serving as serving_webhooks
 
 
 async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(browser):
@@ -39,8 +44,13 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         await expect(page.locator(".run .model")).to_have_text("b:1")
         await expect(page.locator(".recent tbody tr")).to_have_count(1)
         await expect(page.locator(".lanes canvas")).to_be_visible()
-        assert watched.complaints == []
-        assert watched.hosts == {urlsplit(house.url).netloc}
+        due_at = round(house.gateway.clock.wall()) + 30 * 3600  # what is not of today is shown with its day
+        due = datetime.fromtimestamp(due_at, UTC).astimezone()
+        house.gateway.worker.announce("digest", due_at)
+        await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
+        shown = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
+        assert await page.evaluate(shown) == [f"{due:%H:%M}", f"{due:%a %H:%M}", f"{due:%b} {due.day}, {due:%H:%M}"]
+        assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
 
 
 async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_and_can_forget_it(browser):
@@ -70,7 +80,7 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_a
 async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(browser):
     async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
-        page, dialog = watched.page, watched.page.get_by_role("dialog")
+        page = watched.page
         first = await house.ask("a:1", "first")
         await house.ask("b:1", "mine")
         cancel = page.get_by_role("button", name="Cancel local's request mine")
@@ -79,7 +89,7 @@ async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_
         first.leave()
         await expect(page.locator(".run .model")).to_have_text("b:1")
         await page.keyboard.press("Escape")
-        await expect(dialog).to_have_count(0)
+        await expect(page.get_by_role("dialog")).to_have_count(0)
         await expect(cancel).to_be_focused()
         assert [call.ending for call in house.ollama.calls] == [Ending.CLOSED, None]
         await page.keyboard.press("Enter")
@@ -104,63 +114,32 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_fo
         owners.leave()
         friends.leave()
         await page.get_by_text("1 more installed").click()
-        await watched.order("Load b:1", "Load")
-        await watched.is_told("b:1 is loaded.")
+        await watched.order("Load b:1", "Load", "b:1 is loaded.")
         await expect(page.locator(".panel .box > .residents .model")).to_contain_text(["b:1"])
 
 
-async def test_what_is_not_of_today_is_told_with_its_day(browser):
-    async with house_with("a:1") as house:
-        page = (await opened(browser, house)).page
-        due_at = round(house.gateway.clock.wall()) + 30 * 3600
-        due = datetime.fromtimestamp(due_at, UTC).astimezone()
-        house.gateway.worker.announce("digest", due_at)
-        await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
-        told = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
-        assert await page.evaluate(told) == [f"{due:%H:%M}", f"{due:%a %H:%M}", f"{due:%b} {due.day}, {due:%H:%M}"]
-
-
-async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_the_next_one_by_itself(browser):
-    async with house_with("a:1") as house:
+async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(browser):
+    async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
         page = watched.page
         await expect(page.locator(".link")).to_have_text("live")
-        await house.ask("a:1", "before")
+        before = await house.ask("a:1", "before")
         await expect(page.locator(".run")).to_have_count(1)
-    await expect(page.locator(".link")).to_contain_text("reconnecting")
-    await expect(page.locator(".notices")).to_contain_text("The page keeps trying to connect")
-    await expect(page).to_have_title("Hearth: no connection")
-    await expect(page.locator(".run")).to_have_count(1)
-    async with house_with("b:1", port=house.port) as house:
+        await house.stop_serving()
+        await expect(page.locator("main.stale")).to_be_visible()
+        await expect(page.locator(".link")).to_contain_text("reconnecting")
+        await expect(page.get_by_role("status").get_by_text("last data")).to_be_visible()
+        await expect(page.locator(".notices")).to_contain_text("The page keeps trying to connect")
+        await expect(page).to_have_title("Hearth: no connection")
+        await expect(page.locator(".run")).to_have_count(1)
+        before.leave()
+        await house.serve()
         await expect(page.locator(".link")).to_have_text("live")
         await expect(page.locator("main.stale")).to_have_count(0)
         await expect(page.locator(".run")).to_have_count(0)
         await house.ask("b:1", "after")
         await expect(page.locator(".run .model")).to_have_text("b:1")
         assert watched.hosts == {urlsplit(house.url).netloc}
-
-
-async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_has_one(browser):
-    long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
-    async with house_with("a:1", long) as house:
-        ended = await house.ask(long, "w" * 36)
-        await house.ask("a:1", "x" * 36)
-        await house.ask(long, "y" * 64)
-        page = (await opened(browser, house)).page
-        ended.leave()
-        await expect(page.locator(".recent tbody tr")).to_have_count(1)
-        await expect(page.locator(".queue tbody tr")).to_have_count(1)
-        for width in (1280, 1024, 390):
-            await page.set_viewport_size({"width": width, "height": 900})
-            # The charts follow a moment later. A function, since the page's policy refuses a second evaluation of text.
-            await page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
-            tables = page.locator(".scroll")
-            assert await tables.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
-            callers = page.locator("td .caller")
-            assert await callers.evaluate_all("all => all.filter((one) => one.getClientRects().length > 1).length") == 0
-        names = await page.locator("button, input, summary").evaluate_all("all => all.map(one => one.ariaLabel || one.textContent)")
-        assert names
-        assert all(names)
 
 
 BUSY = """
@@ -170,8 +149,6 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
   4, 0, 800, 1200, 20.0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n
 """
 """90 days in which 12 callers ask for each of 5 models in every hour."""
-
-
 ASK = """async () => {
   const began = performance.now();
   await (await fetch("/llm/history?window=30d")).json();
@@ -196,7 +173,7 @@ async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of
             connection.execute(BUSY, {"hour": int(time() / 3600)})
         watched = await opened(browser, house)
         page, past = watched.page, watched.page.get_by_role("dialog")
-        assert (await (await house.post("/api/generate", {"model": "missing", "prompt": "x"})).head())[0] == 404
+        assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
         await page.get_by_role("button", name="Refused", exact=True).click()
         await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
         await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
@@ -208,3 +185,111 @@ async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of
         await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
         assert watched.complaints == []
         assert min([await answered_ms(page) for _ in range(5)]) <= 200
+
+
+# Every button of the page, in front of a gateway as `hearth serve` wires it.
+
+ENDLESS = {"model": SLOW, "prompt": "x", "options": {"num_predict": 100_000}}
+SHORT = {"model": LLAMA, "prompt": "x", "stream": False, "options": {"num_predict": 2}}
+
+
+def in_force(house: House, name: str) -> object:
+    orders = house.gateway.status_beside_queue()["orders"]
+    assert isinstance(orders, dict)
+    return orders[name]
+
+
+async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(browser, tmp_path):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page, banner = watched.page, watched.page.locator(".order.paused")
+        await watched.order("Pause others", "Pause", "External requests are paused.")
+        await expect(banner).to_contain_text("External requests are paused.")
+        await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
+        caller = await house.post("/api/generate", SHORT)
+        await expect(page.locator(".queue .why")).to_contain_text("the pause to end")
+        await expect(page).to_have_title("paused, 0 running, 1 waiting | Hearth")
+        await watched.order(banner.get_by_role("button"), "Resume")
+        await expect(banner).to_have_count(0)
+        assert (await caller.head())[0] == 200
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        assert in_force(house, "paused") == []
+        banner = page.locator(".order.draining")
+        await watched.order("Drain", "Drain")
+        await expect(banner).to_contain_text("New requests are refused")
+        assert await house.status("/api/generate", SHORT) == 503
+        await watched.order(banner.get_by_role("button"), "Resume")
+        await expect(banner).to_have_count(0)
+        assert await house.status("/api/generate", SHORT) == 200
+        assert watched.complaints == []
+
+
+async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_use_and_an_interrupted_stream_says_it_went_on(
+    browser, tmp_path
+):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
+        await page.locator(".others summary").click()
+        await watched.order(f"Load {CODER}", "Load")
+        await expect(resident).to_contain_text("idle")
+        await watched.order(f"Pin {CODER}", "Pin")
+        await expect(page.locator(".order.pinned")).to_contain_text(f"{CODER} is pinned.")
+        await expect(resident.locator(".badge.pinned")).to_be_visible()
+        assert in_force(house, "pinned") == CODER
+        await watched.order(page.locator(".order.pinned").get_by_role("button"), "Unpin")
+        await expect(page.locator(".order")).to_have_count(0)
+        await watched.order(f"Unload {CODER}", "Unload")
+        await expect(resident).to_have_count(0)
+        assert watched.complaints == []
+        assert await house.status("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 2400}}) == 200
+        await expect(page.locator(".run .model")).to_have_text("slow")
+        await watched.order("Unload slow", "Unload")
+        await expect(page.locator(".said.bad")).to_contain_text("slow")
+        await expect(page.locator(".run .model")).to_have_text("slow")
+        await watched.order("Interrupt others", "Interrupt", "1 running request is being interrupted.")
+        await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
+        assert all("409" in each for each in watched.complaints)
+
+
+async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(browser, tmp_path):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page, rows = watched.page, watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem")
+        await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
+        body = {"request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"}, "task_type": "extract"}
+        assert await house.status("/llm/jobs", body) == 202
+        failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
+        await expect(failed).to_contain_text("extract")
+        await expect(failed).to_contain_text("400")
+        for number in range(JOBS_SHOWN + 3):
+            assert await house.status("/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"}) == 202
+        await expect(page.locator(".jobs .counts")).to_contain_text(f"{JOBS_SHOWN + 2}")
+        await expect(rows).to_have_count(JOBS_SHOWN + 1)
+        await expect(rows.nth(1)).to_contain_text("next")
+        await expect(page.locator(".jobs .more")).to_have_text("and 2 more are waiting")
+        for task_type in ("night-0", "night-1"):
+            row = rows.filter(has_text=task_type)
+            await watched.order(row.get_by_role("button"), "Cancel the job")
+            await expect(row).to_have_count(0)
+        await expect(page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")).to_have_text("2")
+        assert watched.complaints == []
+
+
+async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(browser, tmp_path):
+    source = tmp_path / "hearth.yaml"
+    source.write_text("scheduling:\n  no_such_key: 1\n")
+    async with serving_webhooks(Webhooks()) as url, whole_house(tmp_path, source=source, alerts=AlertSettings(webhook_url=url)) as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        await watched.order("Interrupt others", "Interrupt", "No running request can be interrupted.")
+        await watched.order("Test alerts", "Send", "webhook: delivered")
+        assert watched.complaints == []
+        await watched.order("Reload configuration", "Reload", "no_such_key")
+        await expect(page.locator(".said.bad")).to_be_visible()
+        await expect(page.locator(".notices")).to_contain_text("The configuration file has a mistake")
+        await expect(page.locator(".facts code").first).to_contain_text("no_such_key")
+        source.write_text("{}\n")
+        await watched.order("Reload configuration", "Reload", "Configuration 2 is in force.")
+        await expect(page.locator(".notices p")).to_have_count(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
@@ -31,12 +30,10 @@ LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 1440), ("da
 MEASURE = Path(__file__).with_name("measure.js").read_text()
 DRAWN = ["--accent", "--swap", "--bad", "--internal", "--external", *(f"--shade-{number}" for number in range(8))]
 """What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
-SUMS = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9) | {
-    "failed": 3,
-    "swaps": 1,
-    "swap_share": 0.5,
-    "wait_p50_s": 1,
-}
+SUMS: dict[str, float] = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9) | dict.fromkeys(
+    ("failed", "swaps", "wait_p50_s"), 1
+)
+SUMS |= {"swap_share": 0.5}
 HISTORY = {
     "total": SUMS,
     "buckets": [{"start_wall_s": AT + hour * 3600, **SUMS} for hour in range(24)],
@@ -120,19 +117,13 @@ async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_whe
         crowd = {"internal": 0, "external": 200, "order": [int(number) for number in rows], "rows": rows, "models": {"b:1": 200}}
         calm = (await opened(browser, house, stream=frame_of(state))).page
         await expect(calm.locator("dl.tiles > div")).to_have_count(6)
-        page = (
-            await opened(
-                browser,
-                house,
-                stream=frame_of(state | {"waiting": crowd, "gpu": state["gpu"] | {"swap_overhead_pct_1h": 80.0, "readings": "off"}}),
-            )
-        ).page
+        idle_gpu = state["gpu"] | {"swap_overhead_pct_1h": 80.0, "readings": "off"}
+        page = (await opened(browser, house, stream=frame_of(state | {"waiting": crowd, "gpu": idle_gpu}))).page
         await expect(page.locator(".groups tbody tr")).to_have_count(1)
         await expect(page.locator(".groups tbody tr")).to_contain_text("200")
         assert await page.evaluate("document.body.scrollHeight") <= await calm.evaluate("document.body.scrollHeight")
         await expect(page.locator("dl.tiles > div")).to_have_count(5)  # none of a GPU that is not there
-        overhead = page.locator("dl.tiles > div", has_text="Swap overhead")
-        await expect(overhead).to_contain_text("meaningful after 10 min of work")
+        await expect(page.locator("dl.tiles > div", has_text="Swap overhead")).to_contain_text("meaningful after 10 min of work")
         assert await page.locator("dl.tiles > div.bad", has_text="Swap overhead").count() == 0
         await expect(page.locator(".recent thead")).to_contain_text("Speed")
         alerts = page.locator(".panel.alerts")
@@ -143,7 +134,7 @@ async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_whe
         await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
 
 
-async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_or_the_gateway_is_gone(browser):
+async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_is_gone(browser):
     async with house_with("a:1") as house:
         watched = await opened(browser, house)
         page = watched.page
@@ -159,12 +150,28 @@ async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_o
         house.ollama.go_down()
         await expect(page.get_by_text("Requests cannot run: the model server")).to_be_visible()
         assert await page.get_by_text("ready").count() == 0
-        await house.stop_serving()
-        await expect(page.locator("main.stale")).to_be_visible()
-        await expect(page.get_by_role("status").get_by_text("last data")).to_be_visible()
-        await asyncio.sleep(0)
-        await house.serve(house.port)
-        await expect(page.locator("main.stale")).to_have_count(0)
+
+
+async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_has_one(browser):
+    long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
+    async with house_with("a:1", long) as house:
+        ended = await house.ask(long, "w" * 36)
+        await house.ask("a:1", "x" * 36)
+        await house.ask(long, "y" * 64)
+        page = (await opened(browser, house)).page
+        ended.leave()
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        await expect(page.locator(".queue tbody tr")).to_have_count(1)
+        for width in (1280, 1024, PHONE_PX):
+            await page.set_viewport_size({"width": width, "height": 900})
+            # The charts follow a moment later. A function, since the page's policy refuses a second evaluation of text.
+            await page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+            tables, callers = page.locator(".scroll"), page.locator("td .caller")
+            assert await tables.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
+            assert await callers.evaluate_all("all => all.filter((one) => one.getClientRects().length > 1).length") == 0
+        names = await page.locator("button, input, summary").evaluate_all("all => all.map(one => one.ariaLabel || one.textContent)")
+        assert names
+        assert all(names)
 
 
 async def test_a_wall_shows_no_buttons_a_request_its_details_and_a_filter_only_what_matches(browser):
