@@ -30,10 +30,8 @@ LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 1440), ("da
 MEASURE = Path(__file__).with_name("measure.js").read_text()
 DRAWN = ["--accent", "--swap", "--bad", "--internal", "--external", *(f"--shade-{number}" for number in range(8))]
 """What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
-SUMS: dict[str, float] = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9) | dict.fromkeys(
-    ("failed", "swaps", "wait_p50_s"), 1
-)
-SUMS |= {"swap_share": 0.5}
+SUMS = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9.0) | {"failed": 3, "swap_share": 0.5}
+SUMS |= dict.fromkeys(("swaps", "wait_p50_s"), 1)
 HISTORY = {
     "total": SUMS,
     "buckets": [{"start_wall_s": AT + hour * 3600, **SUMS} for hour in range(24)],
