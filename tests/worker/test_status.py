@@ -1,4 +1,4 @@
-"""What an owner sees: the shape of donna's LLM gateway page, one item, and a nudge on every change; looking changes nothing."""
+"""What an owner sees: the shape of donna's LLM gateway page, one item, and a nudge on every change; and what a reload changes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from hearth.config.settings import AgingSettings, ModelSettings, PackingMode, PackingSettings
-from hearth.errors import NeverFits
-from hearth.events import ItemDispatched, ItemPromoted
+from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingMode, PackingSettings, Settings
+from hearth.errors import NeverFits, QueueFull
+from hearth.events import BackendWentDown, ItemDispatched, ItemPromoted
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
@@ -29,7 +29,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
 
 
 @in_house("a", resident=("a",))
-async def test_the_status_shows_what_runs_and_who_waits_in_order(house: House):
+async def test_the_status_shows_what_runs_and_who_waits_in_order_and_what_stops_without_negative_times(house: House):
     house.submit("a", caller="first")
     await sleep_until(0.25)
     external = [house.submit("a") for _ in range(2)]
@@ -39,25 +39,17 @@ async def test_the_status_shows_what_runs_and_who_waits_in_order(house: House):
     shown = house.status
     running = shown["current_request"]
     assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
-    assert (running["waited_s"], running["running_s"]) == (0.0, 0.25)
+    assert (running["waited_s"], running["running_s"], running["sequence"]) == (0.0, 0.25, critical.sequence)
     assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [background.sequence]
     first, *others = shown["external_queue"]["next_items"]
     assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
     assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
-    assert critical.sequence == running["sequence"]
     assert shown["gpu"]["loaded_model"] == "a:latest"
-
-
-@in_house("a", resident=("a",))
-async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_with_negative_times(house: House):
-    await sleep_until(1.0)
-    ticket = house.submit("a", caller="gone")
-    await sleep_until(1.5)
-    house.worker.cancel(ticket.sequence)
-    shown = house.status["current_request"]
-    assert (shown["caller"], shown["waited_s"], shown["running_s"], shown["model"]) == ("gone", 0.0, 0.5, "a:latest")
+    house.worker.cancel(critical.sequence)
+    stopping = house.status["current_request"]
+    assert (stopping["sequence"], stopping["waited_s"], stopping["running_s"]) == (critical.sequence, 0.0, 0.25)
     await settle()
-    assert house.status["current_request"] is None
+    assert house.status["current_request"]["sequence"] == background.sequence
 
 
 @in_virtual_time
@@ -82,8 +74,7 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
         house.worker.cancel(ticket.sequence)
     await settle()
     assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
-    assert house.worker.cancel_request(tickets[0].request_id, caller=None) is None
-    assert house.worker.cancel_request(tickets[2].request_id, caller=None) is True
+    assert [house.worker.cancel_request(tickets[each].request_id, caller=None) for each in (0, 2)] == [None, True]
 
 
 @in_house("a", "b", resident=("a",))
@@ -112,20 +103,13 @@ async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(h
     assert len([number async for number in changes]) <= 1
 
 
-# Aging, rounds of admission, and a model that can never fit.
-
-QUICK = settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)})
-
-
-@in_house("a", resident=("a",), settings=QUICK)
+@in_house("a", resident=("a",), settings=settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)}))
 async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house: House):
     tickets = [house.internal("a", priority=Priority.CRITICAL, service_s=30.0), house.internal("a", priority=Priority.BACKGROUND)]
     await sleep_until(25.0)
     (promoted,) = house.events.of(ItemPromoted)
     assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (tickets[1].sequence, "normal", 20.0, 20.0)
-    shown = house.status
-    assert shown["promotions"] == 1
-    assert shown["internal_queue"]["next_items"][0]["band"] == "normal"
+    assert (house.status["promotions"], house.status["internal_queue"]["next_items"][0]["band"]) == (1, "normal")
     await asyncio.gather(*map(body_of, tickets))
 
 
@@ -141,9 +125,41 @@ async def test_the_live_queue_begins_the_next_round_with_the_first_byte_of_the_l
         assert starts == [(1, 0.0), (3, 0.02), (4, 0.02), (2, 0.04)]
 
 
-@in_virtual_time
-async def test_what_can_never_fit_is_refused_with_the_numbers():
-    settings = settings_with(gpu={"vram_gb": 16.0}).replace(models={"a": ModelSettings(vram_gb=30.0)})
-    async with House("a", settings=settings) as house:
-        with pytest.raises(NeverFits, match=r"needs 30\.0 GiB of GPU memory, the GPU has 16\.0 GiB"):
-            await body_of(house.submit("a"))
+@in_house("a", settings=settings_with(gpu={"vram_gb": 16.0}).replace(models={"a": ModelSettings(vram_gb=30.0)}))
+async def test_what_can_never_fit_is_refused_with_the_numbers(house: House):
+    with pytest.raises(NeverFits, match=r"needs 30\.0 GiB of GPU memory, the GPU has 16\.0 GiB"):
+        await body_of(house.submit("a"))
+
+
+# A new configuration takes effect at the next decision and costs nobody anything.
+
+
+def put_in_force(house: House, settings: Settings) -> None:
+    assert house.gateway.reload(GatewayConfig(settings=settings))
+
+
+@in_house(FakeModel(name="a", parallel=2), resident=("a",))
+async def test_a_lower_depth_drops_nobody_and_more_slots_start_who_waits_at_once(house: House):
+    tickets = [house.submit("a") for _ in range(4)]
+    await settle()
+    put_in_force(house, settings_with(queue={"max_external_depth": 2}))
+    with pytest.raises(QueueFull):
+        house.submit("a")
+    await body_of(tickets[1])
+    await settle()
+    tickets.append(house.submit("a"))
+    await sleep_until(2.5)
+    put_in_force(house, settings_with(gpu={"parallel": 2}))
+    await asyncio.gather(*(body_of(ticket) for ticket in tickets[2:]))
+    assert [event.at for event in house.events.of(ItemDispatched)] == [0.0, 1.0, 2.0, 2.5, 3.0]
+
+
+@in_house("a", resident=("a",), settings=settings_with(backend={"check_interval_s": 86_400.0}))
+async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass(house: House):
+    await sleep_until(100.0)
+    put_in_force(house, settings_with(backend={"check_interval_s": 5.0}))
+    await sleep_until(101.0)
+    house.ollama.go_down()
+    await sleep_until(106.5)
+    assert len(house.events.of(BackendWentDown)) == 1
+    house.ollama.come_up()
