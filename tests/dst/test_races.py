@@ -20,7 +20,7 @@ from tests.support.fake_ollama import FakeModel
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import AtOnce, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
-from tests.worker.test_races import at, turns_of
+from tests.worker.test_races import at
 
 H = TypeVar("H", bound=House)
 
@@ -47,7 +47,7 @@ def rounds_of(made: Callable[[], H], race: Callable[[H, float], Awaitable[str]],
 
 def turns(start: float) -> int:
     """0 to 3, from round to round."""
-    return turns_of(start / APART_S * 10.0)
+    return round(start / APART_S) % 4
 
 
 @for_each("seed", SEEDS)

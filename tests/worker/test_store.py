@@ -16,9 +16,8 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
-from hearth.clock import Clock, SystemClock
 from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings, StorageSettings
-from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
+from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
@@ -33,6 +32,8 @@ from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, new_item
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+NO_LOG = {"error": "there is no request log: storage.enabled is off"}
+DAY_S = 86_400.0
 
 
 @dataclass
@@ -64,10 +65,6 @@ async def live(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return house_settings().replace(storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0))
-
-
-def with_keys(settings: Settings) -> Settings:
-    return settings.replace(auth=settings.auth.replace(keys=KEYS))
 
 
 def limited(settings: Settings, per_hour: int) -> Settings:
@@ -104,19 +101,20 @@ async def test_without_a_store_no_file_is_written_and_no_log_kept(settings, tmp_
     async with live(settings.replace(storage=settings.storage.replace(enabled=False)) if asked_for else settings, store=asked_for) as life:
         await life.chat()
         got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
-    assert (got.status, got.json, swaps.status) == (404, {"error": "there is no request log: storage.enabled is off"}, 404)
-    assert list(tmp_path.iterdir()) == []
+    assert (got.status, got.json, swaps.status, list(tmp_path.iterdir())) == (404, NO_LOG, 404, [])
 
 
 async def test_callers_see_their_own_items_and_admins_see_all(settings):
-    async with live(with_keys(settings)) as life:
+    with_keys = settings.replace(auth=settings.auth.replace(keys=KEYS))
+    async with live(with_keys) as life:
         for key in (FRIEND_KEY, GUEST_KEY, HOUSE_KEY):
             assert (await life.chat(key)).status == 200
-    async with live(with_keys(settings)) as life:
-        assert [item["caller"] for item in await life.logged(ADMIN_KEY)] == ["house", "guest", "friend"]
-        assert [item["caller"] for item in await life.logged(ADMIN_KEY, "?caller=guest")] == ["guest"]
-        for query, seen in (("", ["guest"]), ("?caller=guest", ["guest"]), ("?caller=friend", []), ("?caller=", [])):
-            assert [item["caller"] for item in await life.logged(GUEST_KEY, query)] == seen
+    async with live(with_keys) as life:
+        asked = [(ADMIN_KEY, "", ["house", "guest", "friend"]), (ADMIN_KEY, "?caller=guest", ["guest"])]
+        asked += [(GUEST_KEY, query, ["guest"]) for query in ("", "?caller=guest")]
+        asked += [(GUEST_KEY, query, []) for query in ("?caller=friend", "?caller=")]
+        for key, query, seen in asked:
+            assert [item["caller"] for item in await life.logged(key, query)] == seen
         assert (await ask(life.app, "GET", "/llm/log")).status == 401
         for key, seen in ((ADMIN_KEY, ["friend", "guest", "house"]), (GUEST_KEY, ["guest"])):
             found = (await ask(life.app, "GET", "/llm/history", key=key)).json
@@ -129,8 +127,7 @@ async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_
     async with live(settings) as life:
         path.rename(elsewhere)
         assert (await life.chat()).status == 200
-        failed = await life.events.first(StorageFailed)
-        assert failed.reason == "file_moved"
+        assert (await life.events.first(StorageFailed)).reason == "file_moved"
         assert (await ask(life.app, "GET", "/llm/log")).status == 503
         elsewhere.rename(path)
         assert (await life.chat()).status == 200
@@ -140,12 +137,11 @@ async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_
 
 
 class Wired:
-    """A gateway over a fake Ollama whose store is opened by the wiring, with a disk or a clock of the test's own."""
+    """Gateways over a fake Ollama whose store is opened by the wiring, with a disk and a clock of the test's own."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        self.events = Recorder()
+    def __init__(self, settings: Settings) -> None:
+        self.events, self.clock = Recorder(), StoppedClock()
         self._config = GatewayConfig(settings=settings)
-        self._clock = clock or SystemClock()
 
     @asynccontextmanager
     async def running(self, fuse: Fuse | None = None) -> AsyncIterator[Gateway]:
@@ -153,13 +149,13 @@ class Wired:
         events = EventFanout((self.events,))
         async with AsyncExitStack() as stack:
             connect = {} if fuse is None else {"connect": fuse.connect}
-            store = await open_store(self._config, clock=self._clock, events=events, closing=stack, **connect)
+            store = await open_store(self._config, clock=self.clock, events=events, closing=stack, **connect)
             gateway = Gateway(
                 config=self._config,
                 backend=ollama,
                 control=ollama,
                 identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
-                clock=self._clock,
+                clock=self.clock,
                 events=events,
                 history=store.invocations,
             )
@@ -168,98 +164,63 @@ class Wired:
                 yield gateway
 
 
-@pytest.mark.parametrize(
-    ("code", "fault"),
-    [
-        (sqlite3.SQLITE_FULL, StorageFault.FULL),
-        (sqlite3.SQLITE_CORRUPT, StorageFault.CORRUPT),
-    ],
-)
-async def test_requests_go_on_while_the_disk_fails_and_are_logged_when_it_is_well(settings, code, fault):
-    fuse, wired = Fuse(code), Wired(settings)
-    async with wired.running(fuse) as gateway:
-        fuse.arm(1, lasting=True)
-        for _ in range(3):
-            assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
-        assert (await wired.events.first(StorageFailed)).reason == fault
-        fuse.repair()
-        assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
-        assert (await wired.events.first(StorageRecovered)).dropped == 0
-    async with Wired(settings).running() as gateway:
-        assert gateway.history is not None
-        assert len(await gateway.history.find(limit=50)) == 4
-    assert (len(wired.events.of(StorageFailed)), len(wired.events.of(StorageRecovered))) == (1, 1)
-    assert wired.events.of(InternalFault) == []
-
-
-async def test_a_disk_that_fails_to_the_end_is_admitted_when_hearth_stops(settings):
+async def test_a_disk_that_fails_stops_nobody_and_is_admitted_when_hearth_stops(settings):
     fuse, wired = Fuse(), Wired(settings)
     async with wired.running(fuse) as gateway:
         fuse.arm(1, lasting=True)
         await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
         await wired.events.first(StorageFailed)
     assert [event.reason for event in wired.events.of(StorageFailed)] == ["io_error", "closed"]
+    assert wired.events.of(InternalFault) == []
 
 
-async def test_a_clock_that_was_set_back_lengthens_no_window(settings):
-    clock = StoppedClock()
-    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
-        gateway.events.emit(ended(1, caller="webui", total_s=1.0))
-    clock.wall_s = WALL - 86_400.0
-    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
-        now = clock.monotonic()
-        assert not gateway.rate_limiter.check("webui", now)
-        assert gateway.rate_limiter.retry_after_s("webui", now) == 3600.0
-        clock.advance(86_400.0)
-        status: Any = gateway.worker.get_status()
-        assert status["stats_24h"]["external_completed"] == 0
+@pytest.mark.parametrize(("moved_s", "is_free"), [(-DAY_S, False), (7200.0, True)])
+async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_longer_for_it(settings, moved_s, is_free):
+    wired = Wired(limited(settings, 1))
+    async with wired.running() as gateway:
+        gateway.events.emit(ended(1, caller="webui", total_s=1.0, interrupt_count=2))
+    wired.clock.wall_s = WALL + moved_s
+    async with wired.running() as gateway:
+        assert gateway.rate_limiter.check("webui", wired.clock.monotonic()) is is_free
+        assert gateway.rate_limiter.retry_after_s("webui", wired.clock.monotonic()) == 3600.0
+        for after_s, expected in ((0.0, (1, 2)), (DAY_S, (0, 0))):
+            wired.clock.advance(after_s)
+            stats: Any = gateway.worker.get_status()["stats_24h"]
+            assert (stats["external_completed"], stats["external_interrupted"]) == expected
 
 
-async def test_a_restart_long_after_remembers_nothing_that_has_run_out(settings):
-    clock = StoppedClock()
-    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
-        gateway.events.emit(ended(1, caller="webui", interrupt_count=2))
-    clock.advance(7200.0)
-    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
-        assert gateway.rate_limiter.check("webui", clock.monotonic())
-        status: Any = gateway.worker.get_status()
-        assert (status["stats_24h"]["external_completed"], status["stats_24h"]["external_interrupted"]) == (1, 2)
-        clock.advance(86_400.0 - 7200.0)
-        status = gateway.worker.get_status()
-        assert status["stats_24h"]["external_completed"] == 0
-
-
-async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_on(settings):
-    async with live(settings) as first:
-        with pytest.raises(StorageRefused, match="in use"):
-            async with live(settings):
-                pass
-        assert (await first.chat()).status == 200
-
-
-async def test_what_was_learned_of_models_survives_a_restart(settings):
+@pytest.mark.parametrize(
+    "document", [None, "{", "[]", '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}', '{"format": 99}']
+)
+async def test_what_was_learned_of_models_survives_a_restart_and_what_cannot_be_read_does_not_stop_the_start(settings, document):
     async with live(settings) as first:
         await first.chat()
         await first.events.first(ItemEnded)
         learned = first.gateway.worker.scheduler.state.estimates.export()
+    if document is not None:
+        with closing(sqlite3.connect(settings.storage.path)) as connection, connection:
+            connection.execute("UPDATE estimates SET document = ?", (document,))
     async with live(settings) as second:
         estimates = second.gateway.worker.scheduler.state.estimates
-        assert estimates.export() == learned
-        assert estimates.swap_s("", LLAMA) != settings.gpu.swap_cost_prior_s
-
-
-@pytest.mark.parametrize("document", ["{", "[]", '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}', '{"format": 99}'])
-async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(settings, document):
-    async with live(settings) as first:
-        await first.chat()
-    with closing(sqlite3.connect(settings.storage.path)) as connection, connection:
-        connection.execute("UPDATE estimates SET document = ?", (document,))
-    async with live(settings) as second:
-        assert second.gateway.worker.scheduler.state.estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s
+        assert (estimates.export() == learned) == (document is None)
+        assert (estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s) == (document is not None)
         assert (await second.chat()).status == 200
 
 
 # The log page by page, swaps, and history.
+
+FOUND = {
+    3: "model=llama3.1:8b outcome=completed since=1h since=2d until=2100-01-01T00:00:00Z",
+    2: "limit=2",
+    0: "model=other outcome=failed since=0s since=2100-01-01T00:00:00Z until=1h",
+}
+"""How many items of three each question finds."""
+SENSELESS = {
+    ": must be an age": "until=soon since=yesterday since=9999999999d since=2030-01-01T00:00:00",
+    ": ": "outcome=lost limit=0 limit=1001",
+    ": unknown field": "user=guest",
+}
+"""What is said behind the name of the field."""
 
 
 async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(settings):
@@ -267,16 +228,8 @@ async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_h
         for _ in range(3):
             await life.chat()
     async with live(settings) as life:
-        found = {"limit=2": 2, "model=llama3.1:8b": 3, "model=other": 0, "outcome=completed": 3, "outcome=failed": 0}
-        found |= {
-            "since=1h": 3,
-            "since=2d": 3,
-            "since=0s": 0,
-            "since=2100-01-01T00:00:00Z": 0,
-            "until=1h": 0,
-            "until=2100-01-01T00:00:00Z": 3,
-        }
-        assert {query: len(await life.logged(query=f"?{query}")) for query in found} == found
+        for count, queries in FOUND.items():
+            assert {query: len(await life.logged(query=f"?{query}")) for query in queries.split()} == dict.fromkeys(queries.split(), count)
         latest_first = [item["ended_wall_s"] for item in await life.logged()]
         until = str(_instant({"ended_wall_s": latest_first[1]})).replace("+", "%2B")
         page = await life.logged(query=f"?limit=10&until={until}")
@@ -290,51 +243,33 @@ async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_h
         assert [(each["caller"], each["requests"], each["failed"]) for each in used["callers"]] == [("local", 3, 0)]
         assert [(len((await life.get(f"/llm/history?window={window}"))["buckets"])) for window in ("7d", "30d")] == [28, 30]
         assert (await ask(life.app, "GET", "/llm/history?window=1y")).status == 400
-
-
-SENSELESS = (
-    ("until=soon", "until: must be an age"),
-    ("since=yesterday", "since: must be an age"),
-    ("since=2030-01-01T00:00:00", "since: must be an age"),
-    ("since=9999999999d", "since: must be an age"),
-    ("outcome=lost", "outcome: "),
-    ("limit=0", "limit: "),
-    ("limit=1001", "limit: "),
-    ("user=guest", "user: unknown field"),
-)
-
-
-@pytest.mark.parametrize("page", ["/llm/log", "/llm/swaps"])
-async def test_a_question_that_makes_no_sense_is_refused_by_name(settings, page):
-    async with live(settings) as life:
-        for query, says in SENSELESS:
-            got = await ask(life.app, "GET", f"{page}?{query}")
-            assert got.status == 400, query
-            assert got.json["error"].startswith(says), query
+        for path in ("/llm/log", "/llm/swaps"):
+            for says, queries in SENSELESS.items():
+                for query in queries.split():
+                    got = await ask(life.app, "GET", f"{path}?{query}")
+                    assert (got.status, query.split("=")[0] + says in got.json["error"]) == (400, True), query
 
 
 # What was learned is written down when there is something new, now and then and at the end, and read by the next process.
 
 
 class Shelf:
-    """Documents in memory."""
+    """Documents in memory, which cannot be read once `burnt`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, burnt: bool = False) -> None:
         self.saved: dict[str, Mapping[str, object]] = {}
         self.writes = 0
+        self._burnt = burnt
 
     def save(self, name: str, document: Mapping[str, object]) -> None:
         self.saved[name] = dict(document)
         self.writes += 1
 
     async def load(self, name: str) -> dict[str, object] | None:
+        if self._burnt:
+            raise StorageUnavailable(StorageFault.CORRUPT)
         found = self.saved.get(name)
         return None if found is None else dict(found)
-
-
-class BurntShelf(Shelf):
-    async def load(self, name: str) -> dict[str, object] | None:
-        raise StorageUnavailable(StorageFault.CORRUPT)
 
 
 async def recollection_of(estimates: Estimates, shelf: Shelf, name: str = "scheduler") -> Recollection:
@@ -343,35 +278,22 @@ async def recollection_of(estimates: Estimates, shelf: Shelf, name: str = "sched
     return recollection
 
 
-async def stopped(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 @in_virtual_time
-async def test_only_news_are_written_and_the_last_of_them_at_the_end():
-    estimates, shelf = Estimates(swap_prior_s=10.0), Shelf()
-    running = asyncio.create_task((await recollection_of(estimates, shelf)).run())
+async def test_only_news_are_written_and_the_last_of_them_at_the_end_and_known_to_the_next_process_of_the_same_model_server():
+    old, shelf = Estimates(swap_prior_s=10.0), Shelf()
+    running = asyncio.create_task((await recollection_of(old, shelf)).run())
     await sleep_until(SAVE_INTERVAL_S + 1)
-    estimates.learn_swap("a", "b", 4.0)
+    old.learn_swap("a", "b", 4.0)
     assert shelf.writes == 0
     await sleep_until(5 * SAVE_INTERVAL_S + 1)
     assert shelf.writes == 1
-    estimates.learn_swap("a", "b", 5.0)
-    await stopped(running)
-    assert shelf.writes == 2
-    assert shelf.saved["scheduler"] == estimates.export()
-
-
-@in_virtual_time
-async def test_the_next_process_knows_it_unless_it_has_another_model_server_or_cannot_read_it_and_has_nothing_new_to_write():
-    old, shelf = Estimates(swap_prior_s=10.0), Shelf()
-    recollection = await recollection_of(old, shelf)
-    old.learn_swap("a", "b", 4.0)
-    recollection.save()
+    old.learn_swap("a", "b", 5.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (shelf.writes, shelf.saved["scheduler"]) == (2, old.export())
     known, emulated, forgotten = (Estimates(swap_prior_s=10.0) for _ in range(3))
     (await recollection_of(known, shelf)).save()
     await recollection_of(emulated, shelf, "scheduler.emulator")
-    await recollection_of(forgotten, BurntShelf())
-    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [4.0, 10.0, 10.0]
-    assert shelf.writes == 1
+    await recollection_of(forgotten, Shelf(burnt=True))
+    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [old.swap_s("a", "b"), 10.0, 10.0]
+    assert shelf.writes == 2, "nothing was new"
