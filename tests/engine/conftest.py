@@ -17,8 +17,7 @@ from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings
 from hearth.gateway import Gateway
 from tests.clients.home import house_settings
 from tests.engine.front import MODEL, Front, open_front
-from tests.engine.gguf import LETTERS, write_model
-from tests.support.patience import WITHIN_S
+from tests.engine.gguf import LETTERS, SAYINGS, write_model
 from tests.support.recorder import Recorder
 
 SETTINGS = house_settings(gpu=GpuSettings(home_model=MODEL))
@@ -38,35 +37,27 @@ class Bench:
 @pytest.fixture(scope="session")
 def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A llama.cpp server with a tiny model; its log is beside the model."""
-    model = tmp_path_factory.mktemp("engine") / "tiny.gguf"
-    write_model(model)
-    yield from _serving(model)
+    yield from _serving(tmp_path_factory.mktemp("engine"), SAYINGS)
 
 
 @pytest.fixture(scope="session")
 def letters_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One with a model whose tokens are single letters, so that any text is read as it was written."""
-    model = tmp_path_factory.mktemp("letters") / "letters.gguf"
-    write_model(model, tuple(LETTERS))
-    yield from _serving(model)
+    yield from _serving(tmp_path_factory.mktemp("letters"), tuple(LETTERS))
 
 
-def _serving(model: Path) -> Iterator[str]:
-    folder = model.parent
-    with (folder / "engine.log").open("wb") as log:
-        command = [sys.executable, "-m", "tests.engine.serving", str(model), MODEL]
-        root = Path(__file__).parents[2]
-        process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdin is not None
+def _serving(folder: Path, texts: tuple[str, ...]) -> Iterator[str]:
+    write_model(folder / "tiny.gguf", texts)
+    command = [sys.executable, "-m", "tests.engine.serving", str(folder / "tiny.gguf"), MODEL]
+    root = Path(__file__).parents[2]
+    with (
+        (folder / "engine.log").open("wb") as log,
+        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
         assert process.stdout is not None
-        try:
-            url = process.stdout.readline().decode().strip()
-            assert url, f"the engine did not start: {(folder / 'engine.log').read_text()}"
-            yield url
-        finally:
-            process.stdin.close()
-            process.wait(WITHIN_S)
-            process.stdout.close()
+        url = process.stdout.readline().decode().strip()
+        assert url, f"the engine did not start: {(folder / 'engine.log').read_text()}"
+        yield url
 
 
 @pytest.fixture

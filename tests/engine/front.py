@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -17,10 +18,11 @@ from aiohttp import web
 MODEL = "tiny:latest"
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "content-length"})
+_AT = "2026-11-01T00:00:00Z"
 _LISTED = {
     "name": MODEL,
     "model": MODEL,
-    "modified_at": "2026-11-01T00:00:00Z",
+    "modified_at": _AT,
     "size": 500_000,
     "digest": "0" * 64,
     "details": {"format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "125K", "quantization_level": "F32"},
@@ -42,8 +44,8 @@ class Front:
     def app(self) -> web.Application:
         """The routes."""
         app = web.Application()
-        app.router.add_get("/api/version", self._version)
-        app.router.add_get("/api/tags", self._tags)
+        for path, said in (("version", {"version": "0.33.0"}), ("tags", {"models": [_LISTED]})):
+            app.router.add_get(f"/api/{path}", partial(_said, said))
         app.router.add_get("/api/ps", self._ps)
         app.router.add_post("/api/generate", self._residency)
         app.router.add_post("/api/chat", self._chat)
@@ -56,18 +58,12 @@ class Front:
             slots = await answer.json()
         return any(slot["is_processing"] for slot in slots)
 
-    async def _version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": "0.33.0"})
-
-    async def _tags(self, _: web.Request) -> web.Response:
-        return web.json_response({"models": [_LISTED]})
-
     async def _ps(self, _: web.Request) -> web.Response:
         resident = _LISTED | {"expires_at": "2318-01-01T00:00:00Z", "size_vram": _LISTED["size"], "context_length": 32768}
         return web.json_response({"models": [resident] if self._loaded else []})
 
     async def _chat(self, request: web.Request) -> web.Response:
-        """Shows how a conversation is rendered; it says nothing here."""
+        # Shows how a conversation is rendered; it says nothing here.
         return web.json_response(await self._rendered(await request.json()))
 
     async def _rendered(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +95,7 @@ class Front:
             return web.json_response({"error": "this engine is behind the /v1 routes only"}, status=501)
         self._loaded = asked.get("keep_alive") != 0
         reason = "load" if self._loaded else "unload"
-        said = {"model": asked["model"], "created_at": "2026-11-01T00:00:00Z", "response": "", "done": True, "done_reason": reason}
-        return web.json_response(said)
+        return web.json_response({"model": asked["model"], "created_at": _AT, "response": "", "done": True, "done_reason": reason})
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -122,9 +117,13 @@ class Front:
         return passed
 
 
+async def _said(said: dict[str, Any], _: web.Request) -> web.Response:
+    return web.json_response(said)
+
+
 def _line(model: str, said: dict[str, Any]) -> bytes:
     """A piece of a completion as Ollama writes it."""
-    line: dict[str, Any] = {"model": model, "created_at": "2026-11-01T00:00:00Z", "response": said["content"], "done": said["stop"]}
+    line: dict[str, Any] = {"model": model, "created_at": _AT, "response": said["content"], "done": said["stop"]}
     if said["stop"]:
         line["done_reason"] = "length" if said["stop_type"] == "limit" else "stop"
         line |= {"total_duration": 1, "prompt_eval_count": said["tokens_evaluated"], "eval_count": said["tokens_predicted"]}

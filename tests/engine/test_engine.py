@@ -61,45 +61,34 @@ async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
     return begun + await words_of(stream)
 
 
-async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended(bench):
+async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended_and_so_does_an_error(bench):
     stream = await bench.client.chat.completions.create(**asking("hello house", max_tokens=20), stream=True)
     chunks = [chunk async for chunk in stream]
-
     texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
-    assert len(texts) == 20
-    assert {text.strip() for text in texts} <= set(WORDS)
-    assert chunks[-1].choices[0].finish_reason == "length"
-    assert {chunk.model for chunk in chunks} == {MODEL}
-
-
-async def test_an_error_of_the_engine_reaches_the_caller_as_it_is(bench):
+    assert (len(texts), {text.strip() for text in texts} <= set(WORDS)) == (20, True)
+    assert (chunks[-1].choices[0].finish_reason, {chunk.model for chunk in chunks}) == ("length", {MODEL})
     with pytest.raises(openai.BadRequestError, match="grammar"):
         await bench.client.chat.completions.create(**asking("hello"), extra_body={"grammar": "root ::= ("})
 
 
-async def test_leaving_a_stream_frees_the_slot(bench):
+async def test_leaving_frees_the_slot_in_mid_stream_and_without_streaming(bench):
+    """The engine looks once a second whether a caller who does not stream is still there, unless it is asked for `/slots` meanwhile."""
     half_s = await half_of_endless_s(bench)
-    stream = await bench.client.chat.completions.create(**asking("tell", max_tokens=ENDLESS_TOKENS), stream=True)
+    endless = asking("tell", max_tokens=ENDLESS_TOKENS)
+    stream = await bench.client.chat.completions.create(**endless, stream=True)
     await anext(stream)
     assert await bench.front.busy()
-
     await stream.close()
     async with asyncio.timeout(half_s):
         while await bench.front.busy():
             pass
-
-
-async def test_leaving_without_streaming_frees_the_slot_for_the_next_caller(bench):
-    """The engine looks once a second whether a caller who does not stream is still there, unless it is asked for `/slots` meanwhile."""
-    half_s = await half_of_endless_s(bench)
-    waiting = asyncio.create_task(bench.client.chat.completions.create(**asking("tell", max_tokens=ENDLESS_TOKENS)))
+    waiting = asyncio.create_task(bench.client.chat.completions.create(**endless))
     async with asyncio.timeout(half_s):
         while not await bench.front.busy():
             pass
         waiting.cancel()
         answer = await bench.client.chat.completions.create(**asking("hello", max_tokens=2))
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 2
+    assert (answer.usage and answer.usage.completion_tokens) == 2
 
 
 async def test_nearly_every_interrupted_stream_reproduces_itself(bench, capsys):
