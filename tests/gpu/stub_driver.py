@@ -56,14 +56,12 @@ class StubDriver:
         return call
 
 
-def _init(driver: StubDriver, flags: int) -> int:
-    driver.sessions += 1
-    return SUCCESS
+def _sessions(change: int) -> Callable[..., int]:
+    def answer(driver: StubDriver, *_: Any) -> int:
+        driver.sessions += change
+        return SUCCESS
 
-
-def _shutdown(driver: StubDriver) -> int:
-    driver.sessions -= 1
-    return SUCCESS
+    return answer
 
 
 def _by_index(driver: StubDriver, index: Any, handle: Any) -> int:
@@ -86,34 +84,14 @@ def _memory(driver: StubDriver, handle: Any, out: Any) -> int:
     return SUCCESS
 
 
-def _utilisation(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.gpu = driver.utilisation_pct
-    return SUCCESS
+def _sets(attribute: str, value: Callable[[StubDriver], int]) -> Callable[..., int]:
+    """What fills in the last argument."""
 
+    def answer(driver: StubDriver, *args: Any) -> int:
+        setattr(args[-1]._obj, attribute, value(driver))
+        return SUCCESS
 
-def _temperature_v(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.temperature = driver.temperature_c
-    return SUCCESS
-
-
-def _temperature(driver: StubDriver, handle: Any, sensor: Any, out: Any) -> int:
-    out._obj.value = driver.temperature_c
-    return SUCCESS
-
-
-def _power(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.value = driver.power_mw
-    return SUCCESS
-
-
-def _power_limit(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.value = 350_000
-    return SUCCESS
-
-
-def _reasons(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.value = driver.reasons
-    return SUCCESS
+    return answer
 
 
 def _list(processes: dict[int, tuple[str, int | None]], count: Any, out: Any) -> int:
@@ -141,20 +119,20 @@ def _says(text: str) -> Callable[..., int]:
 
 
 _ANSWERS: dict[str, Callable[..., int]] = {
-    "nvmlInitWithFlags": _init,
-    "nvmlShutdown": _shutdown,
+    "nvmlInitWithFlags": _sessions(1),
+    "nvmlShutdown": _sessions(-1),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
     "nvmlDeviceGetName": _says("NVIDIA GeForce RTX 3090"),
     "nvmlDeviceGetUUID": _says(UUID),
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetMemoryInfo_v2": _memory,
-    "nvmlDeviceGetUtilizationRates": _utilisation,
-    "nvmlDeviceGetTemperatureV": _temperature_v,
-    "nvmlDeviceGetTemperature": _temperature,
-    "nvmlDeviceGetPowerUsage": _power,
-    "nvmlDeviceGetEnforcedPowerLimit": _power_limit,
-    "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
+    "nvmlDeviceGetUtilizationRates": _sets("gpu", lambda driver: driver.utilisation_pct),
+    "nvmlDeviceGetTemperatureV": _sets("temperature", lambda driver: driver.temperature_c),
+    "nvmlDeviceGetTemperature": _sets("value", lambda driver: driver.temperature_c),
+    "nvmlDeviceGetPowerUsage": _sets("value", lambda driver: driver.power_mw),
+    "nvmlDeviceGetEnforcedPowerLimit": _sets("value", lambda _: 350_000),
+    "nvmlDeviceGetCurrentClocksEventReasons": _sets("value", lambda driver: driver.reasons),
     "nvmlDeviceGetComputeRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.processes, count, out),
     "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.graphics, count, out),
     "nvmlSystemGetProcessName": _process_name,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,11 +14,12 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
 from tests.gpu.stub_driver import StubDriver
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 SOON_S = 0.05
 """How long a driver that never answers is waited for."""
-READING = GpuReading(name="a card", total_mib=24576.0)
+READING, SMALL = GpuReading(name="a card", total_mib=24576.0), GpuReading(name="graphics of a processor", total_mib=512.0)
 
 
 class Card:
@@ -40,11 +42,11 @@ def saying(reading: GpuReading = READING) -> Card:
     return Card(lambda: reading)
 
 
-def failing(fault: GpuFault) -> Card:
-    def fail() -> GpuReading:
-        raise GpuUnavailable(fault, f"{fault} it is")
-
-    return Card(fail)
+def by_turns(answers: list[GpuReading | GpuFault]) -> GpuReading:
+    answer = answers.pop(0)
+    if isinstance(answer, GpuFault):
+        raise GpuUnavailable(answer)
+    return answer
 
 
 async def fault_of(reader: GpuThread) -> GpuFault:
@@ -83,28 +85,19 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
     assert card.threads == {"gpu reader"}
 
 
-async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(started):
-    started += [reader := GpuThread((failing(GpuFault.NO_DRIVER), saying())), in_trouble := GpuThread((failing(GpuFault.LOST), saying()))]
-    started.append(none := GpuThread((failing(GpuFault.NO_DRIVER), failing(GpuFault.NO_DRIVER))))
-    assert await reader.read() == READING
-    assert await fault_of(in_trouble) is GpuFault.LOST
-    assert await fault_of(none) is GpuFault.NO_DRIVER
-
-
-async def test_a_card_whose_driver_is_unloaded_is_lost_and_not_the_graphics_of_the_processor(started):
-    answers: list[GpuReading | None] = [None, READING, None, READING]
-
-    def read() -> GpuReading:
-        answer = answers.pop(0)
-        if answer is None:
-            raise GpuUnavailable(GpuFault.NO_DRIVER)
-        return answer
-
-    small = GpuReading(name="graphics of a processor", total_mib=512.0)
-    started.append(reader := GpuThread((Card(read), saying(small))))
-    assert [await reader.read(), await reader.read()] == [small, READING]
-    assert await fault_of(reader) is GpuFault.NO_DRIVER
-    assert await reader.read() == READING
+@for_each(
+    ("first", "second", "found"),
+    [
+        # of each card by turns; once the first has answered, the second, small one is not taken for it
+        ([GpuFault.NO_DRIVER], [SMALL], [SMALL]),
+        ([GpuFault.LOST], [SMALL], [GpuFault.LOST]),
+        ([GpuFault.NO_DRIVER], [GpuFault.NO_DRIVER], [GpuFault.NO_DRIVER]),
+        ([GpuFault.NO_DRIVER, READING, GpuFault.NO_DRIVER, READING], [SMALL], [SMALL, READING, GpuFault.NO_DRIVER, READING]),
+    ],
+)
+async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(first, second, found, started):
+    started.append(reader := GpuThread((Card(partial(by_turns, [*first])), Card(partial(by_turns, [*second])))))
+    assert [await (reader.read() if isinstance(each, GpuReading) else fault_of(reader)) for each in found] == found
 
 
 async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_it_gets_out(started):
@@ -156,73 +149,54 @@ async def test_closing_gives_the_driver_back_and_ends_the_thread():
 GIB = 1024**3
 
 
-def card(root: Path, number: int, **files: str) -> None:
-    device = root / f"card{number}" / "device"
-    for name, text in files.items():
-        path = device / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+WHOLE = {
+    "mem_info_vram_total": str(16 * GIB),
+    "mem_info_vram_used": str(3 * GIB),
+    "gpu_busy_percent": "42",
+    "product_name": "Radeon RX 7800 XT",
+    "unique_id": "abc",
+    "hwmon/hwmon3/temp1_input": "57000",
+    "hwmon/hwmon3/power1_average": "201000000",
+    "hwmon/hwmon3/power1_cap": "263000000",
+}
+RADEON = GpuReading(
+    name="Radeon RX 7800 XT",
+    uuid="abc",
+    total_mib=16384.0,
+    used_mib=3072.0,
+    utilisation_pct=42.0,
+    temperature_c=57.0,
+    power_w=201.0,
+    power_limit_w=263.0,
+)
+ODD = {"mem_info_vram_used": str(17 * GIB), "hwmon/hwmon3/power1_average": "", "hwmon/hwmon3/power1_input": "199000000"}
 
 
-def whole_card(root: Path, number: int) -> None:
-    card(
-        root,
-        number,
-        mem_info_vram_total=str(16 * GIB),
-        mem_info_vram_used=str(3 * GIB),
-        gpu_busy_percent="42",
-        product_name="Radeon RX 7800 XT",
-        unique_id="abc",
-        hwmon__hwmon3__temp1_input="57000",
-        hwmon__hwmon3__power1_average="201000000",
-        hwmon__hwmon3__power1_cap="263000000",
-    )
-
-
-def amd_fault(reader: AmdCard) -> GpuFault:
+@for_each(
+    ("cards", "device", "said"),
+    [
+        ({1: WHOLE}, "0", RADEON),
+        ({0: WHOLE | ODD}, "0", replace(RADEON, power_w=199.0, used_mib=16384.0)),  # the best is made of odd numbers
+        ({0: {"mem_info_vram_total": str(GIB), "gpu_busy_percent": "n/a"}}, "0", GpuReading(name="AMD GPU", total_mib=1024.0)),
+        ({0: {"vendor": "0x10de"}, 1: WHOLE}, "0", RADEON),  # cards of other makes are not counted
+        ({0: {"vendor": "0x10de"}, 1: WHOLE}, "GPU-11111111-2222-3333-4444-555555555555", RADEON),
+        ({0: {"vendor": "0x10de"}, 1: WHOLE}, "1", GpuFault.NO_DEVICE),
+        ({2: WHOLE, 10: WHOLE | {"unique_id": "ten"}}, "1", replace(RADEON, uuid="ten")),
+        ({}, "0", GpuFault.NO_DRIVER),
+        ({0: {"mem_info_vram_total": ""}}, "0", GpuFault.LOST),
+    ],
+)
+def test_everything_that_an_amd_card_says_is_read_and_what_it_does_not_say_is_unknown(cards, device, said, tmp_path_factory):
+    root = tmp_path_factory.mktemp("drm")
+    for number, files in cards.items():
+        for name, text in files.items():
+            path = root / f"card{number}" / "device" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+    card = AmdCard(device, root)
+    if isinstance(said, GpuReading):
+        assert card.read() == said
+        return
     with pytest.raises(GpuUnavailable) as raised:
-        reader.read()
-    return raised.value.fault
-
-
-def test_everything_that_a_card_says_is_read(tmp_path: Path):
-    whole_card(tmp_path, 1)
-    assert AmdCard("0", tmp_path).read() == GpuReading(
-        name="Radeon RX 7800 XT",
-        uuid="abc",
-        total_mib=16384.0,
-        used_mib=3072.0,
-        utilisation_pct=42.0,
-        temperature_c=57.0,
-        power_w=201.0,
-        power_limit_w=263.0,
-    )
-
-
-def test_odd_numbers_of_a_card_are_made_the_best_of(tmp_path: Path):
-    whole_card(tmp_path, 0)
-    card(tmp_path, 0, mem_info_vram_used=str(17 * GIB), hwmon__hwmon3__power1_average="", hwmon__hwmon3__power1_input="199000000")
-    reading = AmdCard("0", tmp_path).read()
-    assert (reading.power_w, reading.used_mib) == (199.0, 16384.0)
-
-
-def test_what_a_card_does_not_say_is_unknown(tmp_path: Path):
-    card(tmp_path, 0, mem_info_vram_total=str(GIB), gpu_busy_percent="n/a")
-    assert AmdCard("0", tmp_path).read() == GpuReading(name="AMD GPU", total_mib=1024.0)
-
-
-def test_cards_of_other_makes_are_not_counted(tmp_path: Path):
-    card(tmp_path, 0, vendor="0x10de")
-    whole_card(tmp_path, 1)
-    for named in ("0", "GPU-11111111-2222-3333-4444-555555555555"):
-        assert AmdCard(named, tmp_path).read().total_mib == 16384.0
-    assert amd_fault(AmdCard("1", tmp_path)) is GpuFault.NO_DEVICE
-
-
-def test_a_machine_without_such_a_card_has_no_driver(tmp_path: Path):
-    assert amd_fault(AmdCard("0", tmp_path / "nothing")) is GpuFault.NO_DRIVER
-
-
-def test_a_card_that_does_not_know_its_size_is_lost(tmp_path: Path):
-    card(tmp_path, 0, mem_info_vram_total="")
-    assert amd_fault(AmdCard("0", tmp_path)) is GpuFault.LOST
+        card.read()
+    assert raised.value.fault is said
