@@ -12,24 +12,19 @@ from contextlib import suppress
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
 from hearth.errors import HearthError
-from hearth.events import Event
-from hearth.execution.request import Submission, Ticket
+from hearth.execution.request import Submission
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import BackendCall, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, sleep_until
 
 ALWAYS = Window(start_minute=0, end_minute=0)
 NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)  # not within the first hours of virtual time, which begins at midnight
 AFTERWARDS_S = 240.0  # long enough for the home model to come back
-
-
-class _Deaf:
-    def emit(self, event: Event) -> None:
-        """Nothing listens."""
 
 
 class LiveHouse:
@@ -38,13 +33,25 @@ class LiveHouse:
     def __init__(self, workload: Workload, settings: SchedulerSettings) -> None:
         self.decisions: list[tuple[float, Action]] = []
         self._workload = workload
-        self._ollama = FakeOllama(*_models(workload), capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB)
+        models = [
+            FakeModel(
+                name=name,
+                load_s=workload.swap_s((), name),
+                unload_s=workload.unload_s[name] / 2,
+                vram_mib=(model.vram_gb or 1.0) * MIB_PER_GB,
+                parallel=model.parallel or 1,
+            )
+            for name, model in workload.models.items()
+        ]
+        scheduling = settings.scheduling.replace(active_hours=NEVER if workload.modes else ALWAYS, time_zone="UTC")
+        whole = Settings(scheduling=scheduling, queue=settings.queue, gpu=settings.gpu, models=settings.models)
+        self._ollama = FakeOllama(*models, capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB)
         self._worker = LLMQueueWorker(
-            config=GatewayConfig(settings=_whole_settings(settings, active=not workload.modes)),
+            config=GatewayConfig(settings=whole),
             backend=self._ollama,
             control=self._ollama,
             clock=LoopClock(),
-            events=_Deaf(),
+            events=Recorder(),
             on_decision=self._note,
         )
 
@@ -76,38 +83,12 @@ class LiveHouse:
         leaving = None
         if job.cancel_after_s is not None:
             leaving = loop.call_at(loop.time() + job.cancel_after_s, self._worker.cancel, ticket.sequence)
-        await _ended(ticket)
+        with suppress(HearthError):
+            await ticket.reply.head()
+            await ticket.reply.body()
         if leaving is not None:
             leaving.cancel()
         ends[job.id].set_result(None)
-
-
-async def _ended(ticket: Ticket) -> None:
-    with suppress(HearthError):
-        await ticket.reply.head()
-        await ticket.reply.body()
-
-
-def _models(workload: Workload) -> list[FakeModel]:
-    return [
-        FakeModel(
-            name=name,
-            load_s=workload.swap_s((), name),
-            unload_s=workload.unload_s[name] / 2,
-            vram_mib=(model.vram_gb or 1.0) * MIB_PER_GB,
-            parallel=model.parallel or 1,
-        )
-        for name, model in workload.models.items()
-    ]
-
-
-def _whole_settings(settings: SchedulerSettings, *, active: bool) -> Settings:
-    return Settings(
-        scheduling=settings.scheduling.replace(active_hours=ALWAYS if active else NEVER, time_zone="UTC"),
-        queue=settings.queue,
-        gpu=settings.gpu,
-        models=settings.models,
-    )
 
 
 def _request(job: Job) -> Submission:

@@ -26,7 +26,6 @@ from tests.support.virtual_time import run_virtual
 from tests.support.workloads import Mix, random_workload
 
 WORKLOADS = 50
-BLOCK = 10
 KEPT = (646, 1107, 3670, 3919)  # have differed: which of two models that leave at one instant went first
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
@@ -69,28 +68,17 @@ def both_logs(seed: int, policy: PolicyName, mix: Mix) -> tuple[list[tuple[float
     return [*live.decisions], [*simulate(workload, settings).decisions]
 
 
-@for_each("policy", list(PolicyName))
-@for_each("block", range(EXAMPLES * WORKLOADS // BLOCK))
-def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, block: int) -> None:
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        assert_alike(seed, policy)
+CASES = [
+    *((policy, seed, MIX) for policy in PolicyName for seed in (*range(EXAMPLES * WORKLOADS), *KEPT)),
+    *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
+]
 
 
-@for_each("policy", list(PolicyName))
-@for_each("seed", KEPT)
-def test_they_take_the_same_decisions_where_they_once_did_not(policy: PolicyName, seed: int) -> None:
-    assert_alike(seed, policy)
-
-
-@for_each("seed", HOMING)
-def test_they_go_home_at_the_same_instants(seed: int) -> None:
-    assert_alike(seed, PolicyName.ADAPTIVE, SPARSE)
-
-
-def assert_alike(seed: int, policy: PolicyName, mix: Mix = MIX) -> None:
+@for_each(("policy", "seed", "mix"), CASES)
+def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, seed: int, mix: Mix) -> None:
     live, simulated = both_logs(seed, policy, mix)
-    assert [action for _, action in live] == [action for _, action in simulated], f"seed {seed}"
-    assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6), f"seed {seed}"
+    assert [action for _, action in live] == [action for _, action in simulated]
+    assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
 
 
 def test_the_workloads_contain_what_the_comparison_is_for() -> None:

@@ -86,17 +86,17 @@ def test_swaps_stops_and_failures_are_told_apart():
     assert ([record.interrupts for record in stopped.records], stopped.busy_s) == ([1, 0], 32.0)
     cut = run(workload(job(0, "a", service_s=300.0, **STREAM), URGENT))
     assert [record.failed for record in cut.records] == [True, False]
-
-
-def test_the_scheduler_learns_the_swap_that_the_trace_tells():
     assert Listening(workload(job(0, "a"), job(1, "b", at=0.5))).state.estimates.swap_s("a", "b") == pytest.approx(7.4)
 
 
 def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_it():
     outcome = run(workload(job(0, "b"), home="a"))
     assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
-    assert workload().settings(SchedulerSettings(), PolicyName.FIFO).gpu.home_model == ""
-    assert workload().settings(SchedulerSettings(gpu=GpuSettings(home_model="a:latest")), PolicyName.FIFO).gpu.home_model == "a"
+    homes = [
+        workload().settings(SchedulerSettings(gpu=GpuSettings(home_model=name)), PolicyName.FIFO).gpu.home_model
+        for name in ("z", "a:latest")
+    ]
+    assert homes == ["", "a"]
 
 
 @for_each(("policy", "starts"), [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])])
@@ -128,18 +128,14 @@ def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused_and_ti
         assert instants == sorted(instants)
 
 
-def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept():
+def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept_and_tells_how_far_a_long_run_is():
     first, second = run(random_workload(Random(7), Mix())), run(random_workload(Random(7), Mix()))
     assert first.decisions == second.decisions
     assert [record.ended for record in first.records] == [record.ended for record in second.records]
     assert not [action for _, action in first.decisions if isinstance(action, WakeAt)]
     outcome = Listening(random_workload(Random(7), Mix())).outcome
     assert (outcome.decisions, len(outcome.records)) == ([], len(first.records))
-
-
-def test_whoever_wants_to_know_is_told_how_far_a_long_run_is():
-    told: list[int] = []
-    house = workload(*(job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)))
+    told, house = list[int](), workload(*(job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)))
     simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO), on_progress=told.append)
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 

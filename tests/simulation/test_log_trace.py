@@ -21,35 +21,15 @@ def config(**more: Any) -> GatewayConfig:
 
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
-    known = {
-        "epoch": 1,
-        "sequence": number,
-        "request_id": f"req_{number}",
-        "caller": "n8n",
-        "lane": "external",
-        "task_type": None,
-        "model": "a:latest",
-        "accepted_wall_s": BEGAN + number,
-        "ended_wall_s": BEGAN + number + 5.0,
-        "first_byte_s": 0.5,
-        "backend_s": 2.5,
-        "total_s": 5.0,
-        "prompt_tokens": 100,
-        "output_tokens": 80,
-        "outcome": "completed",
-        "chain_id": None,
-    }
-    return known | changes
+    known = {"epoch": 1, "sequence": number, "request_id": f"req_{number}", "caller": "n8n", "lane": "external", "model": "a:latest"}
+    timed = {"accepted_wall_s": BEGAN + number, "ended_wall_s": BEGAN + number + 5.0, "first_byte_s": 0.5, "backend_s": 2.5, "total_s": 5.0}
+    ended = {"prompt_tokens": 100, "output_tokens": 80, "outcome": "completed", "task_type": None, "chain_id": None}
+    return {**known, **timed, **ended, **changes}
 
 
 def swap(origin: str, target: str, seconds: float, **changes: Any) -> dict[str, Any]:
-    return {
-        "ended_wall_s": BEGAN,
-        "from_models": [origin] if origin else [],
-        "to_model": target,
-        "swap_s": seconds,
-        "failed": False,
-    } | changes
+    known = {"ended_wall_s": BEGAN, "from_models": [origin] if origin else [], "to_model": target, "swap_s": seconds, "failed": False}
+    return {**known, **changes}
 
 
 def traced(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> tuple[Workload, int]:
@@ -63,25 +43,15 @@ def house(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> Workload
 def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
     jobs = house(row(8, caller="webui"), row(5)).jobs
     assert [(job.id, job.at, job.caller) for job in jobs] == [(0, 0.0, "n8n"), (1, 3.0, "webui")]
-    assert (jobs[0].service_s, jobs[0].first_byte_s, jobs[0].lane) == (2.5, 0.5, Lane.EXTERNAL)
-    assert jobs[0].prompt_tokens == 100
+    assert (jobs[0].service_s, jobs[0].first_byte_s, jobs[0].lane, jobs[0].prompt_tokens) == (2.5, 0.5, Lane.EXTERNAL, 100)
     assert jobs[0].usage == Usage(prompt_tokens=100, output_tokens=80, prompt_s=0.5, decode_s=2.0)
-
-
-@for_each("changes", [{"output_tokens": None}, {"first_byte_s": None}])
-def test_no_speed_is_told_of_an_answer_that_was_not_timed(changes: dict[str, Any]) -> None:
-    usage = house(row(1, **changes)).jobs[0].usage
-    assert (usage.prompt_tokens, usage.prompt_s, usage.decode_s) == (100, None, None)
-
-
-def test_requests_of_one_instant_come_in_the_order_in_which_they_were_numbered():
+    for untimed in ("output_tokens", "first_byte_s"):
+        usage = house(row(1, **{untimed: None})).jobs[0].usage
+        assert (usage.prompt_tokens, usage.prompt_s, usage.decode_s) == (100, None, None)
     rows = [row(0, epoch=epoch, sequence=sequence, caller=f"{epoch}.{sequence}") for epoch, sequence in ((2, 1), (1, 9), (1, 8))]
     assert [job.caller for job in house(*rows).jobs] == ["1.8", "1.9", "2.1"]
-
-
-def test_the_band_of_internal_work_comes_from_its_task_type():
-    jobs = house(row(1, lane="internal", task_type="reply"), row(2, lane="internal"), priority_map={"reply": Priority.CRITICAL}).jobs
-    assert [job.priority for job in jobs] == [Priority.CRITICAL, Priority.NORMAL]
+    bands = house(row(1, lane="internal", task_type="reply"), row(2, lane="internal"), priority_map={"reply": Priority.CRITICAL}).jobs
+    assert [job.priority for job in bands] == [Priority.CRITICAL, Priority.NORMAL]
 
 
 UNANSWERED = {"backend_s": None, "first_byte_s": None}
@@ -110,11 +80,7 @@ def test_who_had_no_answer_would_have_got_what_is_usual(others: list[Any], chang
 def test_what_no_model_worked_on_is_left_out_and_counted():
     found = traced(row(1), row(2, outcome="failed", **UNANSWERED), row(3, outcome="failed"), "no row", row(4, lane="x"))
     assert (len(found[0].jobs), found[1]) == (2, 3)
-    assert traced() == (house(), 0)
-    assert house().jobs == ()
-
-
-def test_fields_that_are_not_known_yet_disturb_nobody():
+    assert (traced(), house().jobs) == ((house(), 0), ())
     assert len(house(row(1, colour="green"), swaps=(swap("", "a:latest", 3.0, weather="rain"),)).jobs) == 1
 
 
@@ -126,23 +92,17 @@ def test_a_swap_costs_the_median_of_its_direction_or_what_is_assumed_and_failed_
     assert [found.swap_s(way, name) for way, name in ((("a",), "b"), (("b",), "a"), ((), "a"), ((), "c"))] == [7, 2, 3, 11.0]
 
 
-def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
-    gpu = GpuSettings(home_model="", vram_gb=24.0, parallel=2)
+def test_memory_is_what_the_owner_says_else_what_the_model_took_last_and_the_home_model_is_there_where_the_log_knows_it():
+    gpu = GpuSettings(home_model="a", vram_gb=24.0, parallel=2)
     swaps = (swap("", "a", 3, vram_mib=10_240.0), swap("", "a", 3, vram_mib=5_000.0), swap("", "b:1", 3, vram_mib=4_096.0))
     found = house(row(1, model="a"), row(2, model="b:1"), swaps=swaps, gpu=gpu, models={"b:1": ModelSettings(vram_gb=7.0, parallel=3)})
     assert found.vram_gb == 24.0
     assert {name: (model.vram_gb, model.parallel) for name, model in found.models.items()} == {"a": (10.0, 2), "b:1": (7.0, 3)}
-
-
-def test_the_home_model_is_home_and_there_where_the_log_knows_it():
-    gpu = GpuSettings(home_model="a")
-    assert (house(row(1), gpu=gpu).home, house(row(1), gpu=gpu).resident) == ("a:latest", ("a:latest",))
-    assert (house(row(1, model="b:latest"), gpu=gpu).home, house(row(1, model="b:latest"), gpu=gpu).resident) == ("", ())
+    known, unknown = (house(row(1, model=name), gpu=gpu) for name in ("a:latest", "b:latest"))
+    assert [(each.home, each.resident) for each in (known, unknown)] == [("a:latest", ("a:latest",)), ("", ())]
 
 
 def test_active_hours_begin_and_end_as_the_owner_set_them():
     hours = SchedulingSettings(active_hours=Window(start_minute=6 * 60, end_minute=22 * 60), time_zone="UTC")
-    day = house(row(0), row(20 * 3600), scheduling=hours)
-    assert day.modes == ((10 * 3600.0, False), (18 * 3600.0, True))
-    night = house(row(12 * 3600), scheduling=hours)
-    assert night.modes == ((0.0, False),)
+    assert house(row(0), row(20 * 3600), scheduling=hours).modes == ((10 * 3600.0, False), (18 * 3600.0, True))
+    assert house(row(12 * 3600), scheduling=hours).modes == ((0.0, False),)
