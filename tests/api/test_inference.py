@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from hearth.clock import new_id
-from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings, StartedStreams
+from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane, Way, WorkKind
@@ -56,7 +56,7 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
     assert len(seeds) == 6
     assert all(new.ways == (Way.CONTINUE, Way.REPLAY) for new in gateway.worker.submitted)
     body = json.dumps({**CHAT, "options": {"seed": 0}}).encode()
-    finishing = FakeGateway(scheduling=SchedulingSettings(started_streams=StartedStreams.FINISH))
+    finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
     for each, ways in ((gateway, (Way.REPLAY, Way.CONTINUE)), (finishing, ())):
         got = await each.ask("POST", "/api/chat", body, **JSON)
         assert (each.worker.calls[-1].body, "x-hearth-rewrote" in got.headers, each.worker.submitted[-1].ways) == (body, False, ways)

@@ -81,7 +81,7 @@ def house_settings(
     keys: tuple[KeySettings, ...] = (),
     wait_when_down_s: float = 0.05,
     tasks: Mapping[str, Priority] = MappingProxyType({}),
-    started_streams: StartedStreams = StartedStreams.RESUME,
+    started_streams: StartedStreams = "resume",
 ) -> Settings:
     """Settings under which nothing but what a test asks for refuses, delays or interrupts."""
     sizes = {profile.name: ModelSettings(vram_gb=profile.vram_gib) for profile in _profiles()}

@@ -26,8 +26,6 @@ from hearth.config.settings import (
     SchedulingSettings,
     ServerSettings,
     Settings,
-    StartedStreams,
-    UnreplayableStreams,
     WebhookSettings,
     Window,
 )
@@ -153,8 +151,8 @@ def _scheduling(rng: Random) -> SchedulingSettings:
         residency_factor=rng.choice((0.5, 3.0)),
         preempt_min_remaining_s=rng.choice((0.0, 0.0, 2.0)),
         preempt_restart_bound_s=0.0,
-        started_streams=rng.choice((StartedStreams.REPLAY, StartedStreams.REPLAY, StartedStreams.FINISH)),
-        unreplayable_streams=rng.choice(tuple(UnreplayableStreams)),
+        started_streams=rng.choice(("replay", "replay", "finish")),
+        unreplayable_streams=rng.choice(("finish", "error")),
         preempt_finish_bound_s=rng.choice((1.0, 60.0)),
         aging=AgingSettings(promote_after_s=rng.choice((0.0, 8.0))),
     )

@@ -166,7 +166,7 @@ class GatedOutput(io.StringIO):
 
 @contextmanager
 def logging_to(
-    stream: io.StringIO, log_format: LogFormat = LogFormat.JSON, level: str = "debug", **environ: str
+    stream: io.StringIO, log_format: LogFormat = "json", level: str = "debug", **environ: str
 ) -> Iterator[tuple[LogOutput, LogSink]]:
     output = logs.configure_logging(log_format, stream, level=level, environ=environ)
     try:
@@ -190,16 +190,16 @@ def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_i
 @for_each(
     ("log_format", "kind", "environ", "is_json", "coloured"),
     [
-        (LogFormat.JSON, Terminal, {}, True, False),
-        (LogFormat.AUTO, io.StringIO, {}, True, False),
-        (LogFormat.AUTO, Terminal, {}, False, True),
-        (LogFormat.TEXT, Terminal, {"TERM": "dumb"}, False, False),
-        (LogFormat.TEXT, Terminal, {"NO_COLOR": "1"}, False, False),
-        (LogFormat.TEXT, Terminal, {"NO_COLOR": ""}, False, True),
-        (LogFormat.TEXT, Terminal, {"FORCE_COLOR": "0"}, False, False),
-        (LogFormat.TEXT, io.StringIO, {}, False, False),
-        (LogFormat.TEXT, io.StringIO, {"FORCE_COLOR": "1"}, False, True),
-        (LogFormat.TEXT, io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+        ("json", Terminal, {}, True, False),
+        ("auto", io.StringIO, {}, True, False),
+        ("auto", Terminal, {}, False, True),
+        ("text", Terminal, {"TERM": "dumb"}, False, False),
+        ("text", Terminal, {"NO_COLOR": "1"}, False, False),
+        ("text", Terminal, {"NO_COLOR": ""}, False, True),
+        ("text", Terminal, {"FORCE_COLOR": "0"}, False, False),
+        ("text", io.StringIO, {}, False, False),
+        ("text", io.StringIO, {"FORCE_COLOR": "1"}, False, True),
+        ("text", io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     ],
 )
 def test_auto_is_text_in_a_terminal_and_json_elsewhere_and_colour_follows_the_conventions(log_format, kind, environ, is_json, coloured):
@@ -261,7 +261,7 @@ def test_closing_restores_logging_as_it_was():
 
 def test_a_blocked_output_delays_nobody_and_its_losses_are_reported_later():
     stream = GatedOutput()
-    output = logs.configure_logging(LogFormat.JSON, stream, environ={}, queued_lines=4)
+    output = logs.configure_logging("json", stream, environ={}, queued_lines=4)
     sink = LogSink(CLOCK, output)
     sink.emit(ended())
     assert stream.entered.wait(WITHIN_S)
@@ -282,7 +282,7 @@ def test_what_cannot_be_written_is_dropped_and_counted_and_reported_once():
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as unread:
         for closed in (ClosedOutput(), unread):
-            output = logs.configure_logging(LogFormat.JSON, closed, environ={})
+            output = logs.configure_logging("json", closed, environ={})
             LogSink(CLOCK, output).emit(ended())
             assert (output.close(), output.dropped) == (True, 1)
     stream = io.StringIO()
@@ -317,7 +317,7 @@ def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
     with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as written:
-        output = logs.configure_logging(LogFormat.JSON, stream, environ={})
+        output = logs.configure_logging("json", stream, environ={})
         for _ in range(400):
             LogSink(CLOCK, output).emit(ended())
         assert [json.loads(next(written))["event"] for _ in range(400)] == ["item_ended"] * 400
@@ -327,7 +327,7 @@ def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
 def test_a_character_that_cannot_be_shown_is_escaped_and_a_closed_stream_does_not_redirect_the_log_into_the_next_opened_file():
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "w", encoding="ascii")
-    output = logs.configure_logging(LogFormat.TEXT, stream, environ={})
+    output = logs.configure_logging("text", stream, environ={})
     stream.close()
     with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="ascii") as written:
         logging.getLogger("some.library").error("grün")
@@ -384,7 +384,7 @@ BLOCKED_PROGRAM = """
 import logging, sys
 from hearth.config.settings import LogFormat
 from hearth.observability.logs import configure_logging
-output = configure_logging(LogFormat.JSON, sys.stdout, environ={}, queued_lines=2000)
+output = configure_logging("json", sys.stdout, environ={}, queued_lines=2000)
 for _ in range(2000):
     logging.getLogger("hearth").info("x" * 400)
 output.close(timeout_s=0.05)

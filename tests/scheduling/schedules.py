@@ -15,7 +15,6 @@ from hearth.config.settings import (
     AgingSettings,
     GpuSettings,
     ModelSettings,
-    PackingMode,
     PackingSettings,
     PolicyName,
     QueueSettings,
@@ -49,7 +48,7 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
             schedule_drain_minutes=0.5,
             aging=AgingSettings(promote_after_s=rng.choice((0.0, 2.0, 16.0)), ceiling=rng.choice(tuple(Priority))),
             packing=PackingSettings(
-                mode=rng.choice(tuple(PackingMode)),
+                mode=rng.choice(("fifo", "pack")),
                 lookahead=rng.choice((2, 8)),
                 prefill_max_tokens=rng.choice((None, 80, 200)),
                 force_fifo_every=rng.choice((0, 2)),
@@ -282,7 +281,7 @@ class Schedule(Shell):
     def bands_come_first(self, waiting: list[Entry], started: list[Entry]) -> None:
         """Rules 1 and 2: nothing starts beside a more urgent item that could have had the slot, or before one of its own line."""
         residents = self.state.residency.residents
-        packs = self.settings.scheduling.packing.mode is PackingMode.PACK
+        packs = self.settings.scheduling.packing.mode == "pack"
         absent = min((entry.band for entry in waiting if entry.item.model not in residents), default=99)
         for entry in started:
             resident = residents[entry.model or ""]

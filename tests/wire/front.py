@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hearth.clock import SystemClock
-from hearth.config.settings import Settings, StartedStreams
+from hearth.config.settings import Settings
 from hearth.emulator import Emulator
 from tests.clients.home import ADMIN_KEY, KEYS, NARROW, Home, house_settings, open_home
 from tests.emulator.captures import Answer, read_capture, send, take_apart
@@ -25,7 +25,7 @@ _VARYING = re.compile(rb"^(date|content-length): .*", re.IGNORECASE)
 
 def front_settings(**sections: dict[str, Any]) -> Settings:
     """Settings under which nothing is refused, added, or restored; `server={...}` changes keys of a section."""
-    base = house_settings(gpu=NARROW, keys=KEYS[:1], started_streams=StartedStreams.FINISH)
+    base = house_settings(gpu=NARROW, keys=KEYS[:1], started_streams="finish")
     return base.replace(**{name: getattr(base, name).replace(**keys) for name, keys in sections.items()})
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from hearth.config.settings import ModelSettings, StartedStreams
+from hearth.config.settings import ModelSettings
 from tests.emulator.captures import CAPTURES, Answer, comparable, connect, read_capture, send, take_apart
 from tests.emulator.test_captures import (
     BUSY,
@@ -79,7 +79,7 @@ async def front() -> AsyncIterator[Front]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replaying() -> AsyncIterator[Front]:
-    async with open_front(front_settings(scheduling={"started_streams": StartedStreams.REPLAY})) as front:
+    async with open_front(front_settings(scheduling={"started_streams": "replay"})) as front:
         yield front
 
 

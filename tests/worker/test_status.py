@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingMode, PackingSettings, Settings
+from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingSettings, Settings
 from hearth.errors import NeverFits, QueueFull
 from hearth.events import BackendWentDown, ItemDispatched, ItemPromoted
 from hearth.queue.registry import REMEMBERED
@@ -115,7 +115,7 @@ async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house
 
 @in_virtual_time
 async def test_the_live_queue_begins_the_next_round_with_the_first_byte_of_the_last_prompt():
-    packing = PackingSettings(mode=PackingMode.PACK, prefill_max_tokens=100)
+    packing = PackingSettings(mode="pack", prefill_max_tokens=100)
     settings = settings_with(scheduling={"packing": packing}, gpu={"parallel": 4})
     async with House(FakeModel(name="a", parallel=4), resident=("a",), settings=settings) as house:
         asked = {"stream": True, "first_byte_s": 0.02, "service_s": 1.0}

@@ -23,7 +23,7 @@ from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.request import Body, Request, rendered
 from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
-from hearth.config.settings import Settings, StartedStreams, load_options
+from hearth.config.settings import Settings, load_options
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
@@ -116,12 +116,12 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str]
     envelope, fields = read_request(route, body, pinned, strip_attribution=strip, model=model)
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()  # before a seed is put in, which is another one each time
     scheduling = settings.scheduling
-    if not envelope.streaming or scheduling.started_streams is StartedStreams.FINISH:
+    if not envelope.streaming or scheduling.started_streams == "finish":
         return envelope, (), digest
     known = seeded(route, envelope.body, fields, new_seed())
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
-    only_replay = scheduling.started_streams is StartedStreams.REPLAY
+    only_replay = scheduling.started_streams == "replay"
     return envelope, known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence == "continue"), digest
 
 

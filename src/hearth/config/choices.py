@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 MIB_PER_GB = 1024.0
+LogFormat = Literal["auto", "text", "json"]
+"""How the log is written."""
+PackingMode = Literal["fifo", "pack"]
+"""Which of the waiting prompts are let into a model's free slots together."""
+StartedStreams = Literal["resume", "replay", "finish"]
+"""What becomes of an external stream whose caller has seen bytes when internal work needs the GPU."""
+UnreplayableStreams = Literal["finish", "error"]
+"""The same for a stream that cannot be replayed."""
 
 
 class PolicyName(StrEnum):
@@ -19,21 +27,6 @@ class PolicyName(StrEnum):
     ADAPTIVE = "adaptive"
 
 
-class StartedStreams(StrEnum):
-    """What becomes of an external stream whose caller has seen bytes when internal work needs the GPU."""
-
-    RESUME = "resume"
-    REPLAY = "replay"
-    FINISH = "finish"
-
-
-class UnreplayableStreams(StrEnum):
-    """The same for a stream that cannot be replayed."""
-
-    FINISH = "finish"
-    ERROR = "error"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A daily window in minutes after local midnight, [start, end): across midnight where end < start, the whole day where end = start."""
@@ -42,27 +35,12 @@ class Window:
     end_minute: int
 
 
-class PackingMode(StrEnum):
-    """Which of the waiting prompts are let into a model's free slots together."""
-
-    FIFO = "fifo"
-    PACK = "pack"
-
-
 class BackendMode(StrEnum):
     """Where answers come from."""
 
     AUTO = "auto"
     OLLAMA = "ollama"
     EMULATOR = "emulator"
-
-
-class LogFormat(StrEnum):
-    """How the log is written."""
-
-    AUTO = "auto"
-    TEXT = "text"
-    JSON = "json"
 
 
 class AlertType(StrEnum):

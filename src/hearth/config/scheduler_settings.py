@@ -9,33 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from hearth.config import fields
 from hearth.config.choices import PackingMode, PolicyName, StartedStreams, UnreplayableStreams, Window
-from hearth.config.fields import (
-    EMPTY,
-    RESTART,
-    YEAR_S,
-    Count,
-    Cron,
-    Depth,
-    Duration,
-    Flag,
-    Gibibytes,
-    GpuDevice,
-    Integer,
-    Items,
-    ModelNameOrNothing,
-    Name,
-    Number,
-    Percentage,
-    PriorityName,
-    Reload,
-    Section,
-    Slots,
-    Table,
-    Timeout,
-    TimeZone,
-    WindowText,
-)
+from hearth.config.fields import RESTART, Section
 from hearth.types import LoadOptions, Priority, canonical_model
 
 if TYPE_CHECKING:
@@ -45,141 +21,141 @@ if TYPE_CHECKING:
 class Announcement(Section):
     """A recurring internal task. The GPU is kept free for it."""
 
-    task_type: Name
+    task_type: fields.Name
     """Type of the internal task."""
-    cron: Cron
+    cron: fields.Cron
     """When the task runs: minute, hour, day of month, month and day of week as a cron expression, in `scheduling.time_zone`."""
 
 
 class CostAwareSettings(Section):
     """Settings of the `cost_aware` policy, which swaps models when enough requests wait for the other one."""
 
-    coalesce_window_s: Duration = 2.0
+    coalesce_window_s: fields.Duration = 2.0
     """Seconds a request for another model waits for more requests like it before it causes a swap."""
-    amortization_factor: Annotated[Number, Field(ge=0, le=1000)] = 0.5
+    amortization_factor: Annotated[fields.Number, Field(ge=0, le=1000)] = 0.5
     """A swap starts at once if this many requests wait per second of its cost. With 0.5, a swap of 10 seconds needs 5 requests."""
-    max_wait_s: Duration = 15.0
+    max_wait_s: fields.Duration = 15.0
     """Seconds after which a waiting request causes a swap, even if it waits alone."""
-    min_active_s: Duration = 5.0
+    min_active_s: fields.Duration = 5.0
     """Seconds a model stays loaded before another one replaces it, unless a request has waited for `max_wait_s`."""
 
 
 class TimeSliceSettings(Section):
     """Settings of the `time_slice` policy, which serves models in turn."""
 
-    min_slice_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
+    min_slice_factor: Annotated[fields.Number, Field(ge=0, le=1000)] = 3.0
     """Minimum length of a slice, as a multiple of the cost of the swap that ends it."""
 
 
 class AgingSettings(Section):
     """How waiting raises the priority of internal requests. External requests do not rise; they are served in order of arrival."""
 
-    promote_after_s: Duration = 300.0
+    promote_after_s: fields.Duration = 300.0
     """Seconds of waiting after which an internal request rises by one priority, and again after the same time. 0 turns this off."""
-    ceiling: PriorityName = Priority.NORMAL
+    ceiling: fields.PriorityName = Priority.NORMAL
     """Highest priority a request can reach by waiting: `critical`, `normal` or `background`."""
 
 
 class PackingSettings(Section):
     """How a model with `parallel` above 1 fills its free slots. Requests start in rounds; a round ends when its prompts are read."""
 
-    mode: PackingMode = PackingMode.FIFO
+    mode: PackingMode = "fifo"
     """`fifo` starts requests in order of arrival. `pack` starts those with the smallest prompts while more than one slot is free."""
-    lookahead: Annotated[Integer, Field(ge=1, le=10_000)] = 64
+    lookahead: Annotated[fields.Integer, Field(ge=1, le=10_000)] = 64
     """Number of waiting requests per model that `pack` chooses from."""
-    prefill_max_tokens: Annotated[Integer, Field(ge=1, le=100_000_000)] | None = None
+    prefill_max_tokens: Annotated[fields.Integer, Field(ge=1, le=100_000_000)] | None = None
     """Maximum prompt tokens per round; one request always starts. Unset: 2048 for `pack`, no limit for `fifo`."""
-    force_fifo_every: Count = 8
+    force_fifo_every: fields.Count = 8
     """After this many rounds, one starts in order of arrival, so that long prompts do not wait forever. 0 turns this off."""
 
 
 class SchedulingSettings(Section):
     """How the scheduler chooses the next request and the next model, and when it interrupts."""
 
-    active_hours: WindowText = Window(start_minute=6 * 60, end_minute=22 * 60)
+    active_hours: fields.WindowText = Window(start_minute=6 * 60, end_minute=22 * 60)
     """Hours in which internal requests interrupt external ones, as `"HH:MM-HH:MM"` in quotes. May cross midnight."""
-    time_zone: TimeZone = "local"
+    time_zone: fields.TimeZone = "local"
     """Time zone of `active_hours`, `announcements` and daily budgets, such as `Europe/Berlin`. `local` is the zone of this machine."""
-    schedule_drain_minutes: Annotated[Number, Field(ge=0, le=1440)] = 2.0
+    schedule_drain_minutes: Annotated[fields.Number, Field(ge=0, le=1440)] = 2.0
     """Minutes before an announced internal task in which external requests that would still run when it begins do not start."""
     policy: PolicyName = PolicyName.ADAPTIVE
     """Which model is served next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md)."""
-    max_swap_wait_s: Duration = 120.0
+    max_swap_wait_s: fields.Duration = 120.0
     """Seconds a request waits before it may force a swap (`affinity`; `adaptive`, which waits longer if the queue is long)."""
-    residency_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
+    residency_factor: Annotated[fields.Number, Field(ge=0, le=1000)] = 3.0
     """A busy model is replaced only after it was loaded for this many times the measured cost of the swap. `fifo` ignores it."""
     cost_aware: CostAwareSettings = CostAwareSettings()
     time_slice: TimeSliceSettings = TimeSliceSettings()
-    preempt_min_remaining_s: Duration = 2.0
+    preempt_min_remaining_s: fields.Duration = 2.0
     """An external request that is expected to end within this many seconds is not interrupted."""
-    started_streams: StartedStreams = StartedStreams.RESUME
+    started_streams: StartedStreams = "resume"
     """How an internal request treats a started external stream: `resume` interrupts it and continues or replays it later, `replay`
     interrupts it only if a replay can be compared with what was sent, `finish` lets it finish."""
     on_divergence: Literal["continue", "error"] = "continue"
     """If a replay differs from what was sent: `continue` lets the model continue the sent text, `error` ends it with a retryable error."""
-    unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
+    unreplayable_streams: UnreplayableStreams = "finish"
     """If a started stream cannot be resumed: `finish` lets it finish, `error` ends it with a retryable error."""
-    preempt_finish_bound_s: Duration = 60.0
+    preempt_finish_bound_s: fields.Duration = 60.0
     """Maximum seconds an internal request waits for a stream to finish. After that, the stream ends with a retryable error."""
-    preempt_restart_bound_s: Duration = 10.0
+    preempt_restart_bound_s: fields.Duration = 10.0
     """Maximum seconds an internal request waits for an answer that would start over, if interrupting it loses time; 0 interrupts it at
     once."""
-    replay_limit_mib: Annotated[Number, Field(ge=0, le=1024)] = 1.0
+    replay_limit_mib: Annotated[fields.Number, Field(ge=0, le=1024)] = 1.0
     """Maximum size of a stream that is kept to resume it, in MiB. Longer streams cannot be resumed."""
     aging: AgingSettings = AgingSettings()
     packing: PackingSettings = PackingSettings()
-    announcements: Items[Announcement] = ()
+    announcements: fields.Items[Announcement] = ()
     """Internal tasks that run at known times, as `task_type` and `cron`."""
 
 
 class QueueSettings(Section):
     """How many requests may wait, and how often one may be interrupted."""
 
-    max_external_depth: Depth = 20
+    max_external_depth: fields.Depth = 20
     """Maximum number of waiting external requests. Further ones get 503."""
-    max_internal_depth: Depth = 1000
+    max_internal_depth: fields.Depth = 1000
     """Maximum number of waiting internal requests. Further ones get 503."""
-    max_interrupt_count: Count = 3
+    max_interrupt_count: fields.Count = 3
     """Maximum interruptions of one request, including loads for it that were undone. After that, it finishes. 0 turns interruptions off."""
-    max_wait_s: Duration = 0.0
+    max_wait_s: fields.Duration = 0.0
     """Seconds a request may wait before it gets 503. 0 means no limit. Jobs have no limit."""
 
 
 class GpuAlertSettings(Section):
     """When you get an alert about the GPU."""
 
-    swaps_per_hour_warning: Count = 4
+    swaps_per_hour_warning: fields.Count = 4
     """Alert if there are more model swaps than this in an hour."""
-    swap_wait_ms_warning: Annotated[Number, Field(ge=0, le=YEAR_S * 1000)] = 60000.0
+    swap_wait_ms_warning: Annotated[fields.Number, Field(ge=0, le=fields.YEAR_S * 1000)] = 60000.0
     """Alert if a swap takes longer than this, in milliseconds."""
-    swap_overhead_pct_warning: Percentage = 25.0
+    swap_overhead_pct_warning: fields.Percentage = 25.0
     """Alert if swaps take more than this percentage of the time the GPU was busy in the last hour."""
-    temperature_c: Annotated[Number, Field(ge=1, le=150)] = 85.0
+    temperature_c: Annotated[fields.Number, Field(ge=1, le=150)] = 85.0
     """Alert if the GPU reaches this temperature, in degrees Celsius."""
 
 
 class GpuSettings(Section):
     """The GPU and the models on it."""
 
-    home_model: ModelNameOrNothing = ""
+    home_model: fields.ModelNameOrNothing = ""
     """Model to load when no request needs another one, such as `llama3.1:8b`. Empty: none."""
-    swap_timeout_s: Timeout = 120.0
+    swap_timeout_s: fields.Timeout = 120.0
     """Seconds a model may take to load. Raise it for large models on a slow disk."""
-    restore_home_delay_s: Duration = 120.0
+    restore_home_delay_s: fields.Duration = 120.0
     """Maximum seconds without work before the home model is loaded again. Hearth learns when less is better; 0 loads it at once."""
-    vram_gb: Gibibytes | None = None
+    vram_gb: fields.Gibibytes | None = None
     """GPU memory in GiB. 0: no GPU, no limit. Unset: what the GPU reports; if it reports nothing, one model is loaded at a time."""
-    parallel: Slots = 1
+    parallel: fields.Slots = 1
     """Requests one model serves at the same time, unless `models` sets it. At most Ollama's `OLLAMA_NUM_PARALLEL`."""
-    nvml: Annotated[Flag, RESTART] = True
+    nvml: Annotated[fields.Flag, RESTART] = True
     """Read the GPU's memory, load and temperature (NVIDIA: NVML, AMD: sysfs). Set it to false if Ollama runs on another machine."""
-    device: Annotated[GpuDevice, RESTART] = "0"
+    device: Annotated[fields.GpuDevice, RESTART] = "0"
     """GPU to read, in quotes: its number, or the UUID of an NVIDIA GPU as `nvidia-smi -L` prints it."""
-    sample_interval_s: Annotated[Number, Field(ge=1, le=3600)] = 5.0
+    sample_interval_s: Annotated[fields.Number, Field(ge=1, le=3600)] = 5.0
     """Seconds between two readings of the GPU."""
-    task_vram_gb: Table[Name, Gibibytes] = EMPTY
+    task_vram_gb: fields.Table[fields.Name, fields.Gibibytes] = fields.EMPTY
     """GPU memory in GiB to reserve for a model loaded for this task type, in place of its own size, such as `cover_letter: 2.5`."""
-    swap_cost_prior_s: Duration = 10.0
+    swap_cost_prior_s: fields.Duration = 10.0
     """Assumed seconds for a swap that was not measured yet."""
     alerts: GpuAlertSettings = GpuAlertSettings()
 
@@ -187,11 +163,11 @@ class GpuSettings(Section):
 class ModelSettings(Section):
     """Settings of one model."""
 
-    vram_gb: Gibibytes | None = None
+    vram_gb: fields.Gibibytes | None = None
     """GPU memory the model needs, in GiB. Unset: learned from Ollama."""
-    parallel: Slots | None = None
+    parallel: fields.Slots | None = None
     """Requests the model serves at the same time. Unset: `gpu.parallel`."""
-    num_ctx: Annotated[Annotated[Integer, Field(ge=1, le=100_000_000)] | None, Reload.NEXT_LOAD] = None
+    num_ctx: Annotated[Annotated[fields.Integer, Field(ge=1, le=100_000_000)] | None, fields.Reload.NEXT_LOAD] = None
     """Context length in tokens for loading the model and for every native request. Unset: the model's own. The OpenAI and Anthropic APIs
     cannot set one: give their callers a tag made with `PARAMETER num_ctx`."""
 

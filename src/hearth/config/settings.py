@@ -12,42 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from hearth.config import active_hours
+from hearth.config import active_hours, fields
 
 # Every choice, and every section of the scheduler, is had from here too.
 from hearth.config.choices import AlertType, BackendMode, LogFormat, PackingMode, PolicyName, StartedStreams, UnreplayableStreams, Window
-from hearth.config.fields import (
-    EMPTY,
-    RESTART,
-    AllowedHost,
-    ApiKey,
-    Count,
-    Depth,
-    Digest,
-    Duration,
-    FilePath,
-    Flag,
-    HttpUrl,
-    HttpUrlOrNothing,
-    Integer,
-    Items,
-    ListenHost,
-    Mebibytes,
-    ModelName,
-    Name,
-    Number,
-    Origin,
-    Percentage,
-    PriorityName,
-    Section,
-    SigningSecret,
-    Table,
-    Text,
-    Timeout,
-    TokenPrice,
-    Usd,
-    WebhookUrl,
-)
+from hearth.config.fields import RESTART, Section
 from hearth.config.scheduler_settings import (
     AgingSettings,
     Announcement,
@@ -70,24 +39,24 @@ class BackendSettings(Section):
 
     mode: Annotated[BackendMode, RESTART] = BackendMode.AUTO
     """`ollama`, `emulator` (needs no GPU), or `auto`: Ollama if it answers at start, else the emulator."""
-    wait_when_down_s: Duration = 10.0
+    wait_when_down_s: fields.Duration = 10.0
     """Seconds requests wait for a model server that is down before they get 503."""
-    check_interval_s: Timeout = 5.0
+    check_interval_s: fields.Timeout = 5.0
     """Seconds between two checks of the models that the model server has loaded."""
 
 
 class OllamaSettings(Section):
     """The Ollama server that Hearth sends requests to."""
 
-    url: Annotated[HttpUrl, RESTART] = "http://127.0.0.1:11434"
+    url: Annotated[fields.HttpUrl, RESTART] = "http://127.0.0.1:11434"
     """URL of Ollama. `${NAME}` is read from the environment."""
-    connect_timeout_s: Annotated[Timeout, RESTART] = 5.0
+    connect_timeout_s: Annotated[fields.Timeout, RESTART] = 5.0
     """Seconds a connection to Ollama may take."""
-    first_byte_timeout_s: Timeout = 60.0
+    first_byte_timeout_s: fields.Timeout = 60.0
     """Seconds a model may take to send its first byte before it counts as stuck. Long prompts get more."""
-    idle_timeout_s: Timeout = 120.0
+    idle_timeout_s: fields.Timeout = 120.0
     """Maximum seconds between two chunks of an answer."""
-    answer_timeout_s: Timeout | None = None
+    answer_timeout_s: fields.Timeout | None = None
     """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its longest form, at least 30. Streams have no
     such limit, only `idle_timeout_s`."""
 
@@ -95,37 +64,37 @@ class OllamaSettings(Section):
 class KeepaliveSettings(Section):
     """Keep-alive messages for callers that wait for a stream."""
 
-    after_s: Timeout = 10.0
+    after_s: fields.Timeout = 10.0
     """Seconds of waiting until the first message. From then on, errors can only be reported inside the stream."""
-    every_s: Timeout = 15.0
+    every_s: fields.Timeout = 15.0
     """Seconds between further messages while nothing else is sent."""
 
 
 class ServerSettings(Section):
     """Hearth's own HTTP server."""
 
-    host: Annotated[ListenHost, RESTART] = "127.0.0.1"
+    host: Annotated[fields.ListenHost, RESTART] = "127.0.0.1"
     """Address to listen on. Anything but loopback requires `auth.keys`."""
-    port: Annotated[Integer, Field(ge=1, le=65_535), RESTART] = 8411
+    port: Annotated[fields.Integer, Field(ge=1, le=65_535), RESTART] = 8411
     """Port to listen on."""
-    allowed_hosts: Items[AllowedHost] = ()
+    allowed_hosts: fields.Items[fields.AllowedHost] = ()
     """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`."""
-    allowed_origins: Items[Origin] = ()
+    allowed_origins: fields.Items[fields.Origin] = ()
     """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`, `http://localhost:*` or `vscode-webview://*`.
     They cannot use Hearth's own pages and commands."""
-    max_body_mib: Mebibytes = 32.0
+    max_body_mib: fields.Mebibytes = 32.0
     """Maximum size of a request body, in MiB."""
-    max_bodies_mib: Mebibytes = 256.0
+    max_bodies_mib: fields.Mebibytes = 256.0
     """Maximum size of all request bodies in memory, in MiB. Beyond it, requests get 503. At least three times `max_body_mib` is used."""
-    prompt_previews: Flag = False
+    prompt_previews: fields.Flag = False
     """Show the first 80 characters of each prompt in the status, to everyone who may read it."""
-    write_buffer_mib: Mebibytes = 4.0
+    write_buffer_mib: fields.Mebibytes = 4.0
     """Unread bytes to keep for a slow client, in MiB, before Hearth stops reading from the model server."""
-    write_deadline_s: Timeout = 10.0
+    write_deadline_s: fields.Timeout = 10.0
     """Seconds a client with a full buffer may read nothing before it is disconnected."""
-    shutdown_grace_s: Duration = 10.0
+    shutdown_grace_s: fields.Duration = 10.0
     """Seconds running requests get to finish at shutdown."""
-    log_format: Annotated[LogFormat, RESTART] = LogFormat.AUTO
+    log_format: Annotated[LogFormat, RESTART] = "auto"
     """`text`, `json`, or `auto`: text in a terminal, JSON elsewhere."""
     log_level: Annotated[Literal["info", "debug"], RESTART] = "info"
     """`info` logs one line per finished request, `debug` also its steps."""
@@ -136,16 +105,16 @@ class ClientSettings(Section):
 
     background_tasks: Literal["resident", "as_asked"] = "resident"
     """Model for Open WebUI's titles, tags and follow-ups: `resident` (one that is loaded, so no swap) or `as_asked` (as in the request)."""
-    strip_attribution: Flag = True
+    strip_attribution: fields.Flag = True
     """Remove the changing attribution line from Claude Code's system prompt. With it, the prompt cache is lost on every turn."""
 
 
 class CallerLimits(Section):
     """Limits of one caller."""
 
-    requests_per_minute: Count | None = None
+    requests_per_minute: fields.Count | None = None
     """Maximum requests in any 60 seconds. Unset: see `rate_limits.default`."""
-    requests_per_hour: Count | None = None
+    requests_per_hour: fields.Count | None = None
     """Maximum requests in any 3600 seconds. Unset: see `rate_limits.default`."""
 
 
@@ -159,7 +128,7 @@ class RateLimitSettings(Section):
 
     default: CallerLimits = _UNSET
     """Limits of every external caller without its own. Unset: 120 per minute and 2000 per hour for callers with a key, none without."""
-    callers: Table[Name, CallerLimits] = EMPTY
+    callers: fields.Table[fields.Name, CallerLimits] = fields.EMPTY
     """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
     def of_caller(self, caller: str) -> tuple[int, int]:
@@ -183,9 +152,9 @@ class RateLimitSettings(Section):
 class BudgetSettings(Section):
     """The daily budget for cloud models."""
 
-    daily_external_usd: Usd = 5.0
+    daily_external_usd: fields.Usd = 5.0
     """US dollars that all external callers together may spend per day. Days begin at midnight in `scheduling.time_zone`."""
-    alert_pct: Percentage = 80.0
+    alert_pct: fields.Percentage = 80.0
     """Percentage of the budget at which you get an alert."""
 
 
@@ -205,72 +174,72 @@ class KeySettings(Section):
 
     model_config = ConfigDict(json_schema_extra=_allow_key)
 
-    name: Name
+    name: fields.Name
     """Name of the caller in status, limits and logs."""
-    sha256: Digest
+    sha256: fields.Digest
     """SHA-256 of the key in hex; `hearth admin key new NAME` prints both. Or `key: ${NAME}`: the key itself, from the environment."""
     lane: Lane = Lane.EXTERNAL
     """`internal` requests go before all others. `external` requests are served in order of arrival."""
-    max_priority: PriorityName = Priority.CRITICAL
+    max_priority: fields.PriorityName = Priority.CRITICAL
     """Highest internal priority the caller may ask for: `critical`, `normal` or `background`."""
-    models: Items[ModelName] = ()
+    models: fields.Items[fields.ModelName] = ()
     """Models the caller may use, with `*` as wildcard. Empty: all."""
-    admin: Flag = False
+    admin: fields.Flag = False
     """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's models."""
-    allow_cloud: Flag = False
+    allow_cloud: fields.Flag = False
     """Allow answers from Claude (`cloud`). This costs money and sends prompts out of your network."""
-    local_only: Flag = False
+    local_only: fields.Flag = False
     """Keep the caller's requests in your network, whatever `allow_cloud` says."""
-    daily_usd: Usd | None = None
+    daily_usd: fields.Usd | None = None
     """US dollars the caller may spend on Claude per day. Unset: no limit of its own."""
 
 
 class AuthSettings(Section):
     """Who may use Hearth."""
 
-    keys: Items[KeySettings] = ()
+    keys: fields.Items[KeySettings] = ()
     """API keys. Empty: only callers on this machine."""
 
 
 class WebhookSettings(Section):
     """Webhooks at the end of a job."""
 
-    allowed_hosts: Items[AllowedHost] = ()
+    allowed_hosts: fields.Items[fields.AllowedHost] = ()
     """Hosts that the `webhook` of a job may name, without port, such as `n8n.lan`. Empty: no job may have one."""
-    secret: SigningSecret = Field(default="", repr=False)
+    secret: fields.SigningSecret = Field(default="", repr=False)
     """Secret that signs messages (HMAC-SHA256), 16 characters or more; `${NAME}` is read from the environment. Webhooks require it."""
-    max_attempts: Annotated[Integer, Field(ge=1, le=20)] = 8
+    max_attempts: Annotated[fields.Integer, Field(ge=1, le=20)] = 8
     """Maximum attempts to deliver a message. The pauses between them grow."""
-    timeout_s: Annotated[Number, Field(gt=0, le=300)] = 10.0
+    timeout_s: Annotated[fields.Number, Field(gt=0, le=300)] = 10.0
     """Seconds one attempt may take."""
 
 
 class JobSettings(Section):
     """Durable jobs (docs/jobs.md). They require `storage.enabled`; requests and results are kept in its file."""
 
-    task_types: Items[Name] = ()
+    task_types: fields.Items[fields.Name] = ()
     """Task types that `submit_task` puts into the durable queue. Others run at once in a thread pool."""
-    priority: PriorityName = Priority.BACKGROUND
+    priority: fields.PriorityName = Priority.BACKGROUND
     """Internal priority of a job that names none. Jobs of external callers wait in the external queue."""
-    max_in_queue: Annotated[Integer, Field(ge=1, le=1000)] = 4
+    max_in_queue: Annotated[fields.Integer, Field(ge=1, le=1000)] = 4
     """Maximum number of jobs in the queue for the GPU, running ones included. All others wait in the store."""
-    max_queued: Depth = 10_000
+    max_queued: fields.Depth = 10_000
     """Maximum number of jobs waiting in the store. Further ones get 503."""
-    max_stored_mib: Mebibytes = 256.0
+    max_stored_mib: fields.Mebibytes = 256.0
     """Maximum size of requests, results and files in the store, in MiB. Beyond it, new jobs and files get 503."""
-    caller_share_pct: Annotated[Number, Field(ge=1, le=100)] = 50.0
+    caller_share_pct: Annotated[fields.Number, Field(ge=1, le=100)] = 50.0
     """Percentage of `max_queued`, `max_stored_mib` and `batches.max_open` that one external key may use."""
-    internal_room_pct: Annotated[Number, Field(ge=0, le=99)] = 20.0
+    internal_room_pct: Annotated[fields.Number, Field(ge=0, le=99)] = 20.0
     """Percentage of `max_queued` and `max_stored_mib` that is reserved for internal callers."""
-    max_result_mib: Mebibytes = 16.0
+    max_result_mib: fields.Mebibytes = 16.0
     """Maximum size of an answer, in MiB. A job with a larger one fails."""
-    max_attempts: Annotated[Integer, Field(ge=1, le=100)] = 3
+    max_attempts: Annotated[fields.Integer, Field(ge=1, le=100)] = 3
     """Starts of one job before it fails, if it crashes the gateway or its answer always fails."""
     on_restart: Annotated[Literal["requeue", "fail"], RESTART] = "requeue"
     """If the gateway crashes while a job runs: `requeue` runs it again, `fail` ends it."""
-    keep_results_days: Annotated[Number, Field(ge=1, le=36_600)] = 7.0
+    keep_results_days: Annotated[fields.Number, Field(ge=1, le=36_600)] = 7.0
     """Days to keep an ended job and its result."""
-    pool_workers: Annotated[Integer, Field(ge=1, le=256), RESTART] = 4
+    pool_workers: Annotated[fields.Integer, Field(ge=1, le=256), RESTART] = 4
     """Threads for tasks of `submit_task` that are not in `task_types`."""
     webhooks: WebhookSettings = WebhookSettings()
 
@@ -280,115 +249,115 @@ class BatchSettings(Section):
 
     window: Literal["any", "offpeak"] = "any"
     """When requests of batches may start: `any` time, or `offpeak`, which is outside `scheduling.active_hours`."""
-    max_file_mib: Mebibytes = 100.0
+    max_file_mib: fields.Mebibytes = 100.0
     """Maximum size of an uploaded file, in MiB."""
-    max_requests: Depth = 50_000
+    max_requests: fields.Depth = 50_000
     """Maximum number of requests in a batch."""
-    max_open: Annotated[Integer, Field(ge=1, le=1000)] = 50
+    max_open: Annotated[fields.Integer, Field(ge=1, le=1000)] = 50
     """Maximum number of open batches of all callers together. Further ones get 503."""
-    keep_files_days: Annotated[Number, Field(ge=1, le=36_600)] = 30.0
+    keep_files_days: Annotated[fields.Number, Field(ge=1, le=36_600)] = 30.0
     """Days to keep an ended batch, and a file whose caller has set no other time."""
 
 
 class EmbeddingSettings(Section):
     """Embedding requests with a single input (docs/embeddings.md). Those that arrive while one like them runs are sent together."""
 
-    accumulate: Flag = True
+    accumulate: fields.Flag = True
     """Combine such requests into one request to the model server."""
-    max_inputs: Annotated[Integer, Field(ge=1, le=128)] = 8
+    max_inputs: Annotated[fields.Integer, Field(ge=1, le=128)] = 8
     """Maximum inputs per combined request. A full one is sent at once."""
-    max_wait_ms: Annotated[Number, Field(ge=0, le=10_000)] = 50.0
+    max_wait_ms: Annotated[fields.Number, Field(ge=0, le=10_000)] = 50.0
     """Maximum milliseconds an input waits for others. It does not wait if nothing like it runs."""
 
 
 class CloudPriceSettings(Section):
     """Prices of one Claude model, in US dollars per million tokens."""
 
-    input_usd: TokenPrice
+    input_usd: fields.TokenPrice
     """Tokens of the prompt."""
-    output_usd: TokenPrice
+    output_usd: fields.TokenPrice
     """Tokens of the answer, including thinking."""
-    cache_read_usd: TokenPrice | None = None
+    cache_read_usd: fields.TokenPrice | None = None
     """Prompt tokens read from Claude's cache. Unset: a tenth of `input_usd`."""
-    cache_write_usd: TokenPrice | None = None
+    cache_write_usd: fields.TokenPrice | None = None
     """Prompt tokens written to the cache for five minutes. Unset: 1.25 times `input_usd`. For an hour, it is always twice `input_usd`."""
 
 
 class CloudSettings(Section):
     """Claude, for callers with `allow_cloud`: for `claude-...` models, and if Ollama is down, lacks the model, or would take too long."""
 
-    api_key: ApiKey = Field(default="", repr=False)
+    api_key: fields.ApiKey = Field(default="", repr=False)
     """Anthropic API key, as `${NAME}` from the environment. Empty: no cloud. Requires `storage.enabled`."""
-    model: ModelName = "claude-haiku-5-5"
+    model: fields.ModelName = "claude-haiku-5-5"
     """Claude model that answers in place of a local one."""
-    models: Table[ModelName, Text] = EMPTY
+    models: fields.Table[fields.ModelName, fields.Text] = fields.EMPTY
     """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*": claude-sonnet-5`. The first match counts."""
-    base_url: HttpUrl = "https://api.anthropic.com"
+    base_url: fields.HttpUrl = "https://api.anthropic.com"
     """URL of the API. `${NAME}` is read from the environment."""
-    when_wait_over_s: Duration | None = None
+    when_wait_over_s: fields.Duration | None = None
     """Estimated wait in seconds above which Claude answers instead. Unset: never."""
-    max_per_request_usd: Usd = 0.5
+    max_per_request_usd: fields.Usd = 0.5
     """US dollars one request may cost at most, for internal callers too."""
-    daily_external_usd: Usd | None = None
+    daily_external_usd: fields.Usd | None = None
     """US dollars that external callers may spend per day, if less than `budget.daily_external_usd`. Unset: only that limit."""
-    default_max_tokens: Annotated[Integer, Field(ge=1, le=1_000_000)] = 4096
+    default_max_tokens: Annotated[fields.Integer, Field(ge=1, le=1_000_000)] = 4096
     """Maximum answer tokens if the caller sets no limit. Claude requires one."""
-    timeout_s: Timeout = 300.0
+    timeout_s: fields.Timeout = 300.0
     """Seconds without any text of the answer after which a request fails. Pings do not count."""
-    max_retries: Annotated[Integer, Field(ge=0, le=10)] = 2
+    max_retries: Annotated[fields.Integer, Field(ge=0, le=10)] = 2
     """Retries of a request that failed before its first byte."""
-    allow_local: Flag = False
+    allow_local: fields.Flag = False
     """Allow Claude for callers on this machine if there are no `auth.keys`."""
-    prices: Table[ModelName, CloudPriceSettings] = EMPTY
+    prices: fields.Table[fields.ModelName, CloudPriceSettings] = fields.EMPTY
     """Prices by Claude model, if the built-in list (genai-prices) is wrong or lacks one."""
 
 
 class StorageSettings(Section):
     """The SQLite file that outlives a restart: a row per finished request, without its text, and the jobs."""
 
-    enabled: Annotated[Flag, RESTART] = True
+    enabled: Annotated[fields.Flag, RESTART] = True
     """Use this file. Without it, rate limits and statistics start from zero after a restart, and `hearth log` and jobs do not work."""
-    path: Annotated[FilePath, RESTART] = ""
+    path: Annotated[fields.FilePath, RESTART] = ""
     """Path of the file, absolute or beginning with `~/`. Empty: `$XDG_STATE_HOME/hearth/hearth.db` (in `~/.local/state`)."""
-    retention_days: Annotated[Number, Field(gt=0, le=36_600), RESTART] = 90.0
+    retention_days: Annotated[fields.Number, Field(gt=0, le=36_600), RESTART] = 90.0
     """Days to keep rows."""
-    max_mib: Annotated[Number, Field(ge=1, le=1_000_000), RESTART] = 512.0
+    max_mib: Annotated[fields.Number, Field(ge=1, le=1_000_000), RESTART] = 512.0
     """Maximum size of the data, in MiB. Beyond it, the oldest rows are deleted."""
-    reserve_mib: Annotated[Number, Field(ge=0, le=1_000_000), RESTART] = 8.0
+    reserve_mib: Annotated[fields.Number, Field(ge=0, le=1_000_000), RESTART] = 8.0
     """Disk space to reserve in a second file, in MiB. Hearth frees it when the disk is full. 0: none."""
 
 
 class TelemetrySettings(Section):
     """Traces of finished requests for an OpenTelemetry collector (docs/telemetry.md)."""
 
-    otlp_endpoint: Annotated[HttpUrlOrNothing, RESTART] = ""
+    otlp_endpoint: Annotated[fields.HttpUrlOrNothing, RESTART] = ""
     """URL of a collector for OTLP over HTTP, such as `http://127.0.0.1:4318`. Empty: no traces. Requires the extra `otel`."""
-    service_name: Annotated[Name, RESTART] = "hearth"
+    service_name: Annotated[fields.Name, RESTART] = "hearth"
     """Service name in the traces."""
-    sample_ratio: Annotated[Number, Field(ge=0, le=1), RESTART] = 1.0
+    sample_ratio: Annotated[fields.Number, Field(ge=0, le=1), RESTART] = 1.0
     """Share of requests to trace, 0 to 1. A caller that sends a trace context decides for its own."""
 
 
 class AlertSettings(Section):
     """Alerts to you. Without any of the three URLs, none is sent. `hearth admin alert test` sends a test message."""
 
-    discord_webhook_url: WebhookUrl = Field(default="", repr=False)
+    discord_webhook_url: fields.WebhookUrl = Field(default="", repr=False)
     """Discord webhook (channel settings, Integrations); `${NAME}` is read from the environment. Anyone who has it can post there."""
-    webhook_url: WebhookUrl = Field(default="", repr=False)
+    webhook_url: fields.WebhookUrl = Field(default="", repr=False)
     """URL that gets alerts as JSON by POST (docs/alerts.md). `${NAME}` is read from the environment."""
-    ntfy_url: WebhookUrl = Field(default="", repr=False)
+    ntfy_url: fields.WebhookUrl = Field(default="", repr=False)
     """Topic of an ntfy server, such as `https://ntfy.sh/my-topic`. `${NAME}` is read from the environment."""
-    debounce_minutes: Annotated[Number, Field(ge=0, le=10_080)] = 10.0
+    debounce_minutes: Annotated[fields.Number, Field(ge=0, le=10_080)] = 10.0
     """Minutes between two alerts of one type about one caller. The next one counts those left out."""
-    mute: Items[AlertType] = ()
+    mute: fields.Items[AlertType] = ()
     """Alert types that are never sent, such as `residency_drifted`. docs/alerts.md lists them."""
-    rate_limit_alert_threshold: Annotated[Integer, Field(ge=1, le=10_000)] = 5
+    rate_limit_alert_threshold: Annotated[fields.Integer, Field(ge=1, le=10_000)] = 5
     """Alert if one caller is refused by its rate limit this many times within 5 minutes."""
-    queue_depth_warning: Count = 10
+    queue_depth_warning: fields.Count = 10
     """Alert if more external requests than this wait. The alert ends when half as many wait."""
-    loop_lag_warning_s: Annotated[Number, Field(ge=0.05, le=3600)] = 1.0
+    loop_lag_warning_s: Annotated[fields.Number, Field(ge=0.05, le=3600)] = 1.0
     """Alert if Hearth is blocked for this many seconds, which delays all requests. Less is normal while a model loads."""
-    disk_free_warning_mib: Annotated[Number, Field(ge=0, le=1_000_000_000)] = 512.0
+    disk_free_warning_mib: Annotated[fields.Number, Field(ge=0, le=1_000_000_000)] = 512.0
     """Alert if the disk of the database has less free space than this, in MiB. 0 turns the alert off."""
 
 
@@ -402,12 +371,12 @@ class Settings(Section):
 
     scheduling: SchedulingSettings = SchedulingSettings()
     queue: QueueSettings = QueueSettings()
-    priority_map: Table[Name, PriorityName] = EMPTY
+    priority_map: fields.Table[fields.Name, fields.PriorityName] = fields.EMPTY
     """Priorities of internal task types: `critical`, `normal` or `background`. A type that is not listed is `normal`."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     budget: BudgetSettings = BudgetSettings()
     gpu: GpuSettings = GpuSettings()
-    models: Table[ModelName, ModelSettings] = EMPTY
+    models: fields.Table[fields.ModelName, ModelSettings] = fields.EMPTY
     """Settings of single models, by the name callers use."""
     backend: Annotated[BackendSettings, BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None)] = (
         BackendSettings()

@@ -342,7 +342,7 @@ def configure_logging(
     known = os.environ if environ is None else environ
     is_terminal = stream.isatty() and known.get("TERM") != "dumb"
     colour = not known.get("NO_COLOR") and (known["FORCE_COLOR"] != "0" if known.get("FORCE_COLOR") else is_terminal)
-    is_text = log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty())
+    is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     render = partial(to_text, colour=colour) if is_text else to_json
     return LogOutput(Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper()))
 

@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hearth.config.choices import PackingMode
 from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
 from hearth.scheduling.policies import POLICIES, Candidate
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
-_INTERRUPTED, _EMBED, _PACK = Band.INTERRUPTED, WorkKind.EMBED, PackingMode.PACK
+_INTERRUPTED, _EMBED = Band.INTERRUPTED, WorkKind.EMBED
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
@@ -286,7 +285,7 @@ def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispat
 
 def budget_tokens(settings: PackingSettings) -> int | None:
     """Prompt tokens of one round; None where there are no rounds."""
-    if settings.prefill_max_tokens is None and settings.mode is _PACK:
+    if settings.prefill_max_tokens is None and settings.mode == "pack":
         return PACK_TOKENS
     return settings.prefill_max_tokens
 
@@ -316,7 +315,7 @@ def next_round(state: State, head: Entry, resident: Resident, now: float) -> lis
     place = (resident.model, head.band)
     number = state.rounds[place] = state.rounds.get(place, 0) + 1
     slots, every = resident.free_slots, settings.force_fifo_every
-    packs = settings.mode is _PACK and slots > 1 and not (every > 0 and number % every == 0)
+    packs = settings.mode == "pack" and slots > 1 and not (every > 0 and number % every == 0)
     line = state.waiting.lines[head.band][head.item.model][: settings.lookahead if packs else slots]
     window = [entry for entry in line if entry is head or not state.is_held(entry, now)]
     costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]

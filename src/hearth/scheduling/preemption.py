@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from hearth.config.choices import StartedStreams, UnreplayableStreams
 from hearth.scheduling.actions import Action, Hold, Stop
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
@@ -34,7 +33,7 @@ def interruptible(state: State, entry: Entry) -> bool:
 
 def resumable(state: State, entry: Entry) -> bool:
     """Could a stream of this entry go on after an interruption?"""
-    finishing = state.settings.scheduling.started_streams is StartedStreams.FINISH
+    finishing = state.settings.scheduling.started_streams == "finish"
     return not finishing and bool(entry.item.ways) and not entry.unresumable
 
 
@@ -93,7 +92,7 @@ def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
     if interruptible(state, entry):
         bound_s = 0.0 if _pays(state, entry, waiter, now) else scheduling.preempt_restart_bound_s
     else:
-        at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is not StartedStreams.FINISH
+        at_once = scheduling.unreplayable_streams == "error" and scheduling.started_streams != "finish"
         bound_s = 0.0 if at_once else scheduling.preempt_finish_bound_s
     until = waiter.item.arrived_at + bound_s
     if now < until:
