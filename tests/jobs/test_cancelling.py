@@ -16,12 +16,17 @@ from hearth.jobs import service
 from hearth.jobs.runner import Run, run_once
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Outcome, RequestId, Sequence
-from tests.jobs.house import JobHouse, in_house, job, with_jobs
+from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import settle
 
-NOTHING = Cancellation(requests=(), jobs=0, batches=0)
+ONE_AT_A_TIME = with_jobs(max_in_queue=1)
+
+
+def jobs_cancelled(count: int) -> Cancellation:
+    return Cancellation(requests=(), jobs=count, batches=0)
 
 
 def ends(house: JobHouse) -> dict[str, str]:
@@ -35,7 +40,7 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
     mine = house.submit("a", caller="me", request_id="req_mine")
     await sleep_until(1.0)
     assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3, batches=0)
-    assert await cancel_caller(house.gateway, "me") == NOTHING
+    assert await cancel_caller(house.gateway, "me") == jobs_cancelled(0)
     assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
     assert house.ollama.calls[0].ended_at == 1.0
     await house.ended("job_1")
@@ -56,62 +61,52 @@ async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled(house):
     assert set(ends(house).values()) == {"cancelled"}
 
 
+@in_virtual_time
+async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end():
+    for delay in range(40):
+        disk = Disk()
+        disk.latency_s = 0.1
+        async with JobHouse("a", resident=("a",), disk=disk) as house:
+            await house.accept(job(service_s=0.5))
+            await asyncio.sleep(delay * 0.025)
+            cancelled = await house.jobs.cancel(await house.record("job_1"))
+            (end,) = await house.ended("job_1")
+            assert end.state == ("cancelled" if cancelled else "completed")
+
+
+@pytest.mark.parametrize("how", ["id", "number", "caller"])
 @in_house()
-async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_time(house):
-    await house.accept(job(caller="me", service_s=5.0))
-    mine = house.submit("a", caller="me")
-    await sleep_until(1.0)
+async def test_a_job_that_is_cancelled_frees_the_gpu_and_is_so_on_the_disk_when_that_is_answered(house, how: str):
+    """While the disk is broken requests are cancelled all the same, and the job frees the GPU where it is asked for as a request."""
+
+    async def cancel() -> object:
+        if how == "caller":
+            return (await cancel_caller(house.gateway, "me")).jobs == 1
+        if how == "id":
+            return await cancel_request(house.gateway, RequestId("job_1"), caller="me")
+        return await cancel_item(house.gateway, Sequence(house.jobs.runner.sequence_of("job_1") or 0))
+
+    await house.accept(job("job_1", caller="me", service_s=50.0))
+    mine = house.submit("a", caller="me", request_id="req_1")
+    await sleep_until(2.0)
     house.disk.broken = True
     with pytest.raises(StorageUnavailable):
-        await cancel_caller(house.gateway, "me")
+        await cancel()
+    await settle()
+    if how != "caller":
+        assert house.ollama.calls[0].ended_at == 2.0
+        assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
     assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
-    house.disk.broken = False
-    assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
-    assert ends(house) == {"job_1": "cancelled"}
-
-
-async def cancelled_by(house: JobHouse, how: str, job_id: str, *, caller: str | None = "me") -> bool | None:
-    if how == "id":
-        return await cancel_request(house.gateway, RequestId(job_id), caller=caller)
-    sequence = house.jobs.runner.sequence_of(job_id)
-    assert sequence is not None
-    return await cancel_item(house.gateway, Sequence(sequence))
-
-
-@pytest.mark.parametrize("how", ["id", "number"])
-@in_house()
-async def test_a_job_that_is_cancelled_as_a_request_is_so_on_the_disk_when_that_is_answered(house, how: str):
-    await house.accept(job("job_1", caller="me", service_s=5.0))
-    await sleep_until(2.0)
-    house.disk.latency_s = 0.5
-    assert await cancelled_by(house, how, "job_1") is True
-    assert house.ollama.calls[0].ended_at == 2.0
+    house.disk.broken, house.disk.latency_s = False, 0.5
+    assert await cancel() is True
     assert house.disk.rows("SELECT state FROM jobs") == [("cancelled",)]
     assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is True
     assert await cancel_item(house.gateway, Sequence(1)) is True
     assert ends(house) == {"job_1": "cancelled"}
 
 
-@pytest.mark.parametrize("how", ["id", "number"])
-@in_house()
-async def test_while_the_disk_is_broken_a_job_that_is_cancelled_as_a_request_frees_the_gpu_and_is_asked_for_again(house, how: str):
-    await house.accept(job("job_1", caller="me", service_s=5.0))
-    mine = house.submit("a", caller="me", request_id="req_1")
-    await sleep_until(2.0)
-    house.disk.broken = True
-    with pytest.raises(StorageUnavailable):
-        await cancelled_by(house, how, "job_1")
-    await settle()
-    assert house.ollama.calls[0].ended_at == 2.0
-    assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
-    assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
-    house.disk.broken = False
-    assert await cancelled_by(house, how, "job_1") is True
-    assert (await house.record("job_1")).state is JobState.CANCELLED
-
-
 @pytest.mark.parametrize("where", ["in the store", "between two attempts"])
-@in_house(settings=with_jobs(max_in_queue=1))
+@in_house(settings=ONE_AT_A_TIME)
 async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house, where: str):
     if where == "in the store":
         await house.accept(job("job_0", caller="them", service_s=10.0))
@@ -129,49 +124,42 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house,
 
 
 @in_house()
-async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled(house):
+async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_ends_a_job_too(house):
     await house.accept(job("job_1", caller="me"))
     await house.ended("job_1")
     assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
     assert await cancel_item(house.gateway, Sequence(1)) is False
-    assert ends(house) == {"job_1": "completed"}
+    await house.accept(job("job_2", service_s=5.0))
+    await settle()
+    house.worker.cancel_request("job_2", caller=None)
+    await house.ended("job_2")
+    assert ends(house) == {"job_1": "completed", "job_2": "cancelled"}
 
 
-async def cancel_unheard(house: JobHouse, *names: str) -> None:
-    """Cancel jobs on a disk that takes it and reports a failure."""
+@for_each("by", ["id", "caller", "nobody"])
+@in_house(settings=ONE_AT_A_TIME)
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_once_also_where_nobody_asks_again(house, by: str):
+    began_at = house.now
+    for name in ("job_1", "job_2"):
+        await house.accept(job(name, caller="me", service_s=50.0))
+    await asyncio.sleep(1.0)
     house.disk.silent = True
-    for name in names:
+    for name in ("job_1", "job_2"):
         with pytest.raises(StorageUnavailable):
             await house.jobs.cancel(await house.record(name))
     house.disk.silent = False
-
-
-@pytest.mark.parametrize("by", ["id", "caller"])
-@in_house(settings=with_jobs(max_in_queue=1))
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_when_it_is_asked_for_again(house, by: str):
-    for name in ("job_1", "job_2"):
-        await house.accept(job(name, caller="me", service_s=50.0))
-    await sleep_until(1.0)
-    await cancel_unheard(house, "job_1", "job_2")
     assert house.jobs.status() == {"waiting": 1, "running": 1}
     for count in (2, 0):
         if by == "id":
             records = [await house.record(name) for name in ("job_1", "job_1", "job_2", "job_2")]
             assert sum(await asyncio.gather(*map(house.jobs.cancel, records))) == count
-        else:
-            assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=count, batches=0)
-    await settle()
-    assert (house.jobs.status(), house.ollama.calls[0].ended_at) == ({"waiting": 0, "running": 0}, 1.0)
-    assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
-
-
-@in_house(settings=with_jobs(max_in_queue=1))
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_though_nobody_asks_again(house):
-    for name in ("job_1", "job_2"):
-        await house.accept(job(name, service_s=5.0))
-    await sleep_until(1.0)
-    await cancel_unheard(house, "job_1", "job_2")
+        elif by == "caller":
+            assert await cancel_caller(house.gateway, "me") == jobs_cancelled(count)
     await house.ended("job_1", "job_2")
+    await settle()
+    assert house.jobs.status() == {"waiting": 0, "running": 0}
+    if by != "nobody":
+        assert house.ollama.calls[0].ended_at == began_at + 1.0
     assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
     assert [event.job_id for event in house.events.of(JobStarted)] == ["job_1"]
 
@@ -180,10 +168,17 @@ async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_tho
 async def test_a_cancel_of_what_has_ended_tells_nobody_again_whatever_the_disk_does(house):
     await house.accept(job(service_s=50.0))
     await sleep_until(1.0)
-    assert await house.jobs.cancel(await house.record("job_1"))
+    seen = await house.record("job_1")
+    assert await house.jobs.cancel(seen)
     for house.disk.broken_writes in (True, False):
         assert not await house.jobs.cancel(await house.record("job_1"))
-    assert ends(house) == {"job_1": "cancelled"}
+    await sleep_until(2.0)
+    house.disk.broken_writes = True
+    with pytest.raises(StorageUnavailable):
+        await house.jobs.cancel(seen)
+    house.disk.broken_writes = False
+    await sleep_until(60.0)  # meanwhile it is tried again
+    assert [event.job_id for event in house.events.of(JobEnded)] == ["job_1"]
 
 
 @in_house()
@@ -198,21 +193,6 @@ async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_to
     house.disk.silent = False
     await house.ended("job_1")
     assert ends(house) == {"job_1": "cancelled"}
-
-
-@in_house()
-async def test_a_cancel_that_the_disk_refuses_of_a_job_that_was_cancelled_before_is_not_told_of_again(house):
-    await house.accept(job(service_s=5.0))
-    await sleep_until(1.0)
-    seen = await house.record("job_1")
-    assert await house.jobs.cancel(seen)
-    await sleep_until(2.0)
-    house.disk.broken_writes = True
-    with pytest.raises(StorageUnavailable):
-        await house.jobs.cancel(seen)
-    house.disk.broken_writes = False
-    await sleep_until(60.0)  # meanwhile it is tried again
-    assert [event.job_id for event in house.events.of(JobEnded)] == ["job_1"]
 
 
 @in_virtual_time

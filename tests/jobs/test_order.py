@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from hearth.events import Event, JobStarted
 from hearth.job_types import Job, StartConditions, StoreLimits
 from hearth.jobs.queue import BATCH_LIMIT, next_job
-from hearth.storage.jobs import JobTable
-from hearth.storage.table import Reader
-from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority
-from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter, in_house, job, with_jobs
-from tests.storage.house import StoppedClock, believed
+from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import in_virtual_time
@@ -169,8 +166,7 @@ def some_job(chance: random.Random, number: int, wall_s: float) -> Job:
 @in_virtual_time
 async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
     chance, disk, clock, plain = random.Random(seed), Disk(), StoppedClock(), PlainQueue()
-    writer, reader = cast("Writer", SteadyWriter(disk)), cast("Reader", SteadyReader(disk))
-    table = JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=1)
+    table = disk.table(clock)
     running: list[Job] = []
     for step in range(40):
         clock.wall_s += chance.choice([0.0, 1.0, 2.0, -1.5])

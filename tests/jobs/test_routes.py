@@ -53,12 +53,9 @@ async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live)
             assert isinstance(shown["result"], dict)
 
 
-def test_without_an_endpoint_the_native_one_that_takes_such_a_body_is_meant():
+def test_a_body_asks_for_one_whole_document_in_json_of_the_endpoint_that_takes_it():
     bodies: tuple[dict[str, object], ...] = ({"prompt": "x"}, {"messages": []}, {"input": "x"})
     assert [endpoint_of(body, None) for body in bodies] == ["/api/generate", "/api/chat", "/api/embed"]
-
-
-def test_the_body_of_a_job_asks_for_one_whole_document_and_is_json():
     asked = {"stream": True, "stream_options": {"include_usage": True}, "x": 1}
     assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
     assert json.loads(body_of("/v1/embeddings", {"x": 1})) == {"x": 1}
@@ -100,6 +97,8 @@ async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
         shown = (await house.get(f"/llm/jobs/{got.json['id']}")).json
         assert (shown["position"], shown["sequence"], shown["attempts"]) == (0, None, 0)
         assert (await house.get("/llm/queue/status")).json["jobs"] == {"waiting": 1, "running": 1}
+        letter = await accepted(house, task_type="letter", job_key="7")
+        assert [await accepted(house, task_type="letter", job_key=key) == letter for key in ("7", "8")] == [True, False]
 
 
 REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
@@ -133,23 +132,17 @@ async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live):
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
-async def test_a_job_belongs_to_its_key_and_does_not_exist_for_others(live):
-    async with live(keys=True) as house:
-        job_id = await accepted(house, key=FRIEND_KEY)
-        await until(house, job_id, "completed")
-        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).status == 404
-        assert (await delete(house, job_id, HOUSE_KEY)).status == 404
-        missing = await house.get("/llm/jobs/job_0", HOUSE_KEY)
-        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).body == missing.body
-        assert (await house.get("/llm/jobs", HOUSE_KEY)).json == {"jobs": []}
-        assert (await house.get("/llm/jobs?caller=friend", HOUSE_KEY)).json == {"jobs": []}
-        assert [shown["id"] for shown in (await house.get("/llm/jobs")).json["jobs"]] == [job_id]
-
-
-async def test_an_admin_sees_that_a_job_is_there_and_may_cancel_it_but_never_sees_its_result(live):
+async def test_a_job_belongs_to_its_key_and_an_admin_sees_that_it_is_there_and_may_cancel_it_but_never_sees_its_result(live):
     async with live(keys=True) as house:
         done, running = await accepted(house), await accepted(house, LONG)
         assert "result" in await until(house, done, "completed")
+        missing = await house.get("/llm/jobs/job_0", HOUSE_KEY)
+        for name in (done, running):
+            assert (await house.get(f"/llm/jobs/{name}", HOUSE_KEY)).body == missing.body
+            assert (await delete(house, name, HOUSE_KEY)).status == missing.status == 404
+        for query in ("", "?caller=friend"):
+            assert (await house.get(f"/llm/jobs{query}", HOUSE_KEY)).json == {"jobs": []}
+            assert [shown["id"] for shown in (await house.get(f"/llm/jobs{query}")).json["jobs"]] == [running, done]
         shown = (await house.get(f"/llm/jobs/{done}", ADMIN_KEY)).json
         assert (shown["state"], shown["caller"], "result" in shown) == ("completed", "friend", False)
         for question, found in (("state=completed", [done]), ("caller=friend", [running, done]), ("caller=house", []), ("task_type=x", [])):
@@ -194,26 +187,6 @@ async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
 
 
-async def test_a_task_type_and_a_job_key_are_one_job(live):
-    async with live(jobs=JobSettings(max_in_queue=1)) as house:
-        await accepted(house, LONG)
-        first = await accepted(house, task_type="letter", job_key="7")
-        assert await accepted(house, task_type="letter", job_key="7") == first
-        assert await accepted(house, task_type="letter", job_key="8") != first
-
-
-async def test_jobs_survive_a_restart_in_order_and_are_done_by_the_next_process(live):
-    async with live(jobs=JobSettings(max_in_queue=1)) as first:
-        running = await accepted(first, LONG)
-        waiting = [await accepted(first) for _ in range(3)]
-        await until(first, running, "running")
-    async with live() as second:
-        assert [job["id"] for job in (await second.get("/llm/jobs")).json["jobs"]] == [*reversed(waiting), running]
-        for job_id in waiting:
-            assert (await until(second, job_id, "completed"))["attempts"] == 1
-        assert (await delete(second, running)).json["cancelled"]
-
-
 async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_its_lane(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house:
@@ -227,20 +200,21 @@ async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_it
         assert (shown["lane"], shown["priority"]) == ("internal", "background")
 
 
-@pytest.mark.parametrize(
-    ("asked", "ceiling", "priority"),
-    [
-        ({}, Priority.CRITICAL, "background"),
-        ({"task_type": "letter"}, Priority.CRITICAL, "normal"),
-        ({"task_type": "letter", "priority": "critical"}, Priority.CRITICAL, "critical"),
-        ({"priority": "critical"}, Priority.NORMAL, "normal"),
-    ],
-)
-async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(live, asked, ceiling, priority):
-    key = KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=ceiling)
-    async with live(auth=AuthSettings(keys=(key,)), priority_map={"letter": Priority.NORMAL}) as house:
-        job_id = await accepted(house, key=HOUSE_KEY, **asked)
-        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).json["priority"] == priority
+async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(live):
+    keys = [
+        KeySettings(name=key, sha256=digest_of(key), lane=Lane.INTERNAL, max_priority=ceiling)
+        for key, ceiling in ((HOUSE_KEY, Priority.CRITICAL), (FRIEND_KEY, Priority.NORMAL))
+    ]
+    async with live(auth=AuthSettings(keys=tuple(keys)), priority_map={"letter": Priority.NORMAL}) as house:
+        rows: tuple[tuple[dict[str, Any], str, str], ...] = (
+            ({}, HOUSE_KEY, "background"),
+            ({"task_type": "letter"}, HOUSE_KEY, "normal"),
+            ({"task_type": "letter", "priority": "critical"}, HOUSE_KEY, "critical"),
+            ({"priority": "critical"}, FRIEND_KEY, "normal"),
+        )
+        for asked, key, priority in rows:
+            job_id = await accepted(house, key=key, **asked)
+            assert (await house.get(f"/llm/jobs/{job_id}", key)).json["priority"] == priority, asked
 
 
 async def test_without_a_store_there_are_no_jobs(live):
