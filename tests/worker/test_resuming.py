@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
-
-import pytest
 
 from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
@@ -159,11 +158,130 @@ def how(house: House) -> list[Way]:
     return [event.how for event in house.events.of(ItemResumed)]
 
 
-REPLAY_FIRST, CONTINUE_FIRST = (Way.REPLAY, Way.CONTINUE), (Way.CONTINUE, Way.REPLAY)
+REPLAYED, REPLAY_FIRST, CONTINUE_FIRST = (Way.REPLAY,), (Way.REPLAY, Way.CONTINUE), (Way.CONTINUE, Way.REPLAY)
 CALL = '["find", {"city": "Rome"}]'
 GENERATE, MESSAGES = "/api/generate", "/v1/messages"
-SENT = "".join(WORDS[:3])
-"""What a caller has after 3.5 s."""
+SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
+"""What a caller has after 3.5 s, and after 4.5 s."""
+
+
+def tightened(**sections: dict[str, Any]) -> Settings:
+    scheduling = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, **sections.pop("scheduling", {})}
+    return settings_with(scheduling=scheduling, **sections)
+
+
+def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+    """Renders as a template that closes an answer which was begun."""
+    return wire.rendering(path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at)
+
+
+class Thinking(Model):
+    """Says everything as a thought."""
+
+    def __call__(self, call: BackendCall) -> Service:
+        if not json.loads(call.body)["stream"]:
+            return Service(service_s=1.0)
+        frames = tuple(stream(call.path, Answer(parts=(("thinking", TEXT),)), Pieces(rng=Random(1))))
+        return Service(frames=frames, first_byte_s=1.0, service_s=float(len(frames)))
+
+
+@dataclass
+class Story:
+    """What is interrupted and how, and what comes of it."""
+
+    model: Model = field(default_factory=Model)
+    at: tuple[float, ...] = (3.5,)
+    ways: tuple[Way, ...] = ONLY
+    path: str = GENERATE
+    by: str = "m"
+    faults: tuple[CallFault, ...] = ()
+    render: Callable[[str, dict[str, Any], float], wire.Answer | None] | None = None
+    settings: Settings = AT_ONCE
+    more: dict[str, Any] = field(default_factory=dict)
+    text: str | None = TEXT
+    """None for the beginning of the right one, more than the caller had when it was interrupted first."""
+    error: type[HearthError] | None = None
+    how: tuple[Way, ...] = (Way.CONTINUE,)
+    diverged: bool = False
+    """A replay said something else, and the stream went on in another way."""
+    finishes: bool = False
+    """Its last interruption is not carried out."""
+
+
+OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
+DIVERGES: dict[str, Any] = {"at": (4.5,), "ways": REPLAYED, "text": SAID, "error": StreamDiverged, "how": ()}
+STORIES = {
+    "again and again": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=(Way.CONTINUE,) * 3),
+    "again, for another model": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", text=TEXT * 3, how=(Way.CONTINUE,) * 3),
+    "before the first word any answer will do": Story(
+        Model(replays=(" another", " answer")), (2.5,), path=MESSAGES, text=" another answer", how=(Way.REPLAY,)
+    ),
+    "after the last word": Story(Model(WORDS[:3]), text=SENT),
+    "the model server dies before the rest": Story(faults=(CallFault.GONE_BEFORE_HEAD,)),
+    **{
+        f"the rest breaks off: {fault.value}": Story(faults=(fault,), text=None, error=error)
+        for fault, error in (
+            (CallFault.GONE_MID_STREAM, BackendGone),
+            (CallFault.NO_DONE, BackendGone),
+            (CallFault.ERROR_LINE, HearthError),
+        )
+    },
+    "an open thought": Story(Thinking(), (6.5,), path=MESSAGES, how=(), finishes=True),
+    "a template that closes an answer, tools on offer": Story(
+        at=(7.5,), path=MESSAGES, render=closing, more=offering(MESSAGES), how=(), finishes=True
+    ),
+    "a call behind continued text, which no replay would say again": Story(
+        Model(replays=(" another", " text"), calls=(CALL,)),
+        (7.5, 13.0),
+        CONTINUE_FIRST,
+        "/api/chat",
+        more=offering("/api/chat"),
+        text=TEXT + CALL,
+        finishes=True,
+    ),
+    "a replay that differs is continued": Story(Model(replays=(" one", " elephants")), (4.5,), REPLAY_FIRST, diverged=True),
+    "a replay that does not is not": Story(at=(4.5,), ways=REPLAY_FIRST, how=(Way.REPLAY,)),
+    "replayed again while it is replayed": Story(at=(4.5, 7.0), ways=REPLAYED, how=(Way.REPLAY,)),
+    "replayed again when it has gone on": Story(at=(4.5, 12.5), ways=REPLAYED, how=(Way.REPLAY,) * 2),
+    **{f"a replay that differs ends it: {number}": Story(Model(replays=other), **DIVERGES) for number, other in enumerate(OTHERS)},
+    "a replay that ends too soon": Story(Model(replays=WORDS[:3]), **DIVERGES),
+    "the model server dies before the replay": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.GONE_BEFORE_HEAD,), how=(Way.REPLAY,)),
+    "a replay breaks off when it has gone on": Story(
+        at=(2.5,), ways=REPLAYED, faults=(CallFault.NO_DONE,), text=None, error=BackendGone, how=(Way.REPLAY,)
+    ),
+    "a replay that is refused": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.SERVER_ERROR,) * 2, text=SAID, error=HearthError, how=()),
+    "a replay that keeps coming is not silent": Story(
+        at=(4.5,), ways=REPLAYED, settings=tightened(ollama={"idle_timeout_s": 3.0}), how=(Way.REPLAY,)
+    ),
+    "a replay that catches up at once": Story(Model((" all at once",)), (1.0,), REPLAYED, text=" all at once", how=()),
+}
+
+
+@for_each("story", STORIES)
+@in_virtual_time
+async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_behind_right_text(story: str):
+    given = STORIES[story]
+    async with house_of(given.model, settings=given.settings) as house:
+        house.ollama.render = given.render or house.ollama.render
+        house.ollama.next_calls(None, None, *given.faults)
+        said, error = await interrupted(house, *given.at, path=given.path, ways=given.ways, model=given.by, **given.more)
+        assert isinstance(error, given.error or type(None))
+        read = text_of(said) if given.path == GENERATE else told(given.path, said).answer.text
+        if given.text is None:
+            assert TEXT.startswith(read)
+            assert len(read) > len(SENT) or given.at[0] < 3.5
+        else:
+            assert read == given.text
+        assert tuple(how(house)) == given.how
+        assert [event.diverged for event in house.events.of(ItemResumed)] == [given.diverged] * len(given.how)
+        counts = [event.interrupt_count for event in house.events.of(ItemInterrupted)]
+        assert counts == list(range(1, len(given.at) + 1 - given.finishes))
+        ended = next(event for event in house.events.of(ItemEnded) if event.lane is Lane.EXTERNAL)
+        assert (ended.outcome is Outcome.COMPLETED) == (error is None)
+        diverged = error is not None and isinstance(error, StreamDiverged)
+        assert len(house.events.of(ItemDiverged)) == diverged
+        assert error is None or error.retryable or CallFault.SERVER_ERROR in given.faults
+        assert not diverged or (ended.reason, ended.attempts) == ("stream_diverged", 2)
 
 
 @for_each("path", ROUTES)
@@ -175,8 +293,7 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         listening = asyncio.ensure_future(heard(ticket))
         await house.interrupt(7.5, "m")
         said, error = await listening
-        assert error is None
-        assert told(path, said).answer == expected(path, model.answer)
+        assert (error, told(path, said).answer) == (None, expected(path, model.answer))
         (resumed,) = house.events.of(ItemResumed)
         assert (resumed.how, resumed.verified_chars, resumed.diverged) == (Way.CONTINUE, 0, False)
         assert resumed.again_tokens > 0
@@ -206,28 +323,6 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
 
 
 @in_virtual_time
-async def test_a_call_that_begins_after_the_text_was_continued_finishes_first_since_no_replay_would_say_it_again():
-    model, path = Model(replays=(" another", " text"), calls=(CALL,)), "/api/chat"
-    async with house_of(model) as house:  # at 13.0 it is between the call and the end
-        said, error = await interrupted(house, 7.5, 13.0, path=path, ways=CONTINUE_FIRST, **offering(path))
-        assert (error, told(path, said).answer.parts) == (None, model.answer.parts)
-        assert len(house.events.of(ItemInterrupted)) == 1
-
-
-@in_virtual_time
-async def test_where_a_template_closes_an_answer_that_was_begun_a_stream_with_tools_on_offer_finishes_first():
-    def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
-        turns = [*body["messages"], {"role": "user", "content": ""}]
-        return wire.rendering(path, {**body, "messages": turns}, at)
-
-    async with house_of(Model()) as house:
-        house.ollama.render = closing
-        said, error = await interrupted(house, 7.5, path=MESSAGES, **offering(MESSAGES))
-        assert (error, told(MESSAGES, said).answer.text) == (None, TEXT)
-        assert (len(house.events.of(ItemHeld)), house.events.of(ItemInterrupted)) == (1, [])
-
-
-@in_virtual_time
 async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_again():
     async with house_of(Model()) as house:
         listening = listening_to(house)
@@ -243,52 +338,23 @@ async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_agai
         assert (text_of(said), error) == (TEXT, None)
 
 
-@for_each("other", ["m", "b"])
-@in_virtual_time
-async def test_it_may_be_interrupted_again_and_again(other: str):
-    async with house_of(Model(words=WORDS * 3)) as house:
-        said, error = await interrupted(house, 3.5, 12.5, 20.25, model=other)
-        assert (text_of(said), error) == (TEXT * 3, None)
-        assert (how(house), len(house.events.of(ItemInterrupted))) == ([Way.CONTINUE] * 3, 3)
-
-
-@in_virtual_time
-async def test_before_the_first_word_there_is_nothing_to_continue_and_any_answer_will_do():
-    async with house_of(Model(replays=(" another", " answer"))) as house:
-        said, error = await interrupted(house, 2.5, path=MESSAGES)
-        assert (error, told(MESSAGES, said).answer) == (None, Answer(parts=(("content", " another answer"),)))
-
-
-@for_each(("replays", "way"), [((" one", " elephants"), Way.CONTINUE), ((), Way.REPLAY)])
-@in_virtual_time
-async def test_a_replay_that_differs_is_continued_from_what_was_sent_and_one_that_reproduces_is_not(replays: tuple[str, ...], way: Way):
-    async with house_of(Model(replays=replays)) as house:
-        said, error = await interrupted(house, 4.5, ways=REPLAY_FIRST)
-        assert (text_of(said), error) == (TEXT, None)
-        assert [(event.how, event.diverged) for event in house.events.of(ItemResumed)] == [(way, way is Way.CONTINUE)]
-        assert house.events.of(ItemDiverged) == []
-
-
 @in_virtual_time
 async def test_a_model_that_often_replays_something_else_is_not_replayed_any_more():
     model = Model(replays=(" one", " elephants"))
-    settings = tightened(scheduling={"preempt_finish_bound_s": 60.0})
-    async with house_of(model, settings=settings) as house:
+    async with house_of(model, settings=tightened(scheduling={"preempt_finish_bound_s": 60.0})) as house:
         for _ in range(4):
             model.asked = 0
             assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
         assert [event.diverged for event in house.events.of(ItemResumed)] == [True, True, True, False]
         model.asked, interruptions = 0, len(house.events.of(ItemInterrupted))
-        assert text_of((await interrupted(house, 4.5, ways=(Way.REPLAY,)))[0]) == TEXT
+        assert text_of((await interrupted(house, 4.5, ways=REPLAYED))[0]) == TEXT
         assert len(house.events.of(ItemInterrupted)) == interruptions, "what could only be replayed finishes"
         assert len(house.events.of(ItemHeld)) == 1
 
 
 @for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, [Way.REPLAY] * 2)])
 @in_virtual_time
-async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(
-    ways: tuple[Way, ...], resumed: list[Way]
-):
+async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(ways, resumed):
     async with house_of(Model()) as house:
         house.ollama.render = lambda *_: None
         for _ in range(2):
@@ -297,16 +363,37 @@ async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_r
         assert (how(house), len(house.ollama.renderings)) == (resumed, 1)
 
 
-@for_each(("ways", "ends"), [(ONLY, StreamDiverged), (CONTINUE_FIRST, None)])
+def another_template(house: House) -> None:
+    house.ollama.render = lambda path, body, at: wire.rendering(path, {**body, "prompt": "something else"}, at)
+
+
+def another_model(house: House) -> None:
+    house.ollama.pulled += 1
+
+
+def another_context(house: House) -> None:
+    house.gateway.reload(GatewayConfig(settings=house.gateway.config.settings.replace(models={"m": ModelSettings(num_ctx=2048)})))
+
+
+@for_each(
+    ("change", "ways", "ends"),
+    [
+        (another_template, ONLY, StreamDiverged),
+        (another_template, CONTINUE_FIRST, None),
+        (another_model, ONLY, StreamDiverged),
+        (another_model, CONTINUE_FIRST, StreamDiverged),
+        (another_context, REPLAYED, StreamDiverged),
+    ],
+)
 @in_virtual_time
-async def test_a_template_that_was_changed_meanwhile_is_not_continued_with(ways: tuple[Way, ...], ends: type[HearthError] | None):
+async def test_what_was_changed_while_it_was_interrupted_is_neither_continued_nor_replayed_with(change, ways, ends):
     async with house_of(Model()) as house:
         listening = listening_to(house, ways=ways)
         await sleep_until(3.5)
-        urgent = house.internal("m")
+        urgent = [house.internal("m") for _ in range(8)]  # until the model server was looked at again
         await settle()
-        house.ollama.render = lambda path, body, at: wire.rendering(path, {**body, "prompt": "something else"}, at)
-        await body_of(urgent)
+        change(house)
+        await body_of(urgent[-1])
         said, error = await listening
         assert (type(error) if error else None) is ends
         assert text_of(said) == (SENT if ends else TEXT)
@@ -329,20 +416,6 @@ async def test_a_model_that_does_not_say_a_last_blank_again_is_asked_once_more_f
         assert (first + " ", second.endswith("one two three ")) == (second, True)
 
 
-@for_each("ways", [ONLY, CONTINUE_FIRST])
-@in_virtual_time
-async def test_another_model_of_the_same_name_neither_continues_nor_replays(ways: tuple[Way, ...]):
-    async with house_of(Model()) as house:
-        listening = listening_to(house, ways=ways)
-        await sleep_until(3.5)
-        urgent = [house.internal("m") for _ in range(8)]  # until the model server was looked at again
-        house.ollama.pulled += 1
-        await body_of(urgent[-1])
-        said, error = await listening
-        assert isinstance(error, StreamDiverged)
-        assert text_of(said) == SENT
-
-
 @in_virtual_time
 async def test_a_text_that_the_context_has_no_room_for_is_replayed():
     class Full(Model):
@@ -356,67 +429,22 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
         assert (text_of(said), error, how(house)) == (TEXT, None, [Way.REPLAY])
 
 
+@for_each(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
 @in_virtual_time
-async def test_an_open_tool_call_or_thought_finishes_first():
-    class Thinking(Model):
-        def __call__(self, call: BackendCall) -> Service:
-            if not json.loads(call.body)["stream"]:
-                return Service(service_s=1.0)
-            frames = tuple(stream(call.path, Answer(parts=(("thinking", TEXT),)), Pieces(rng=Random(1))))
-            return Service(frames=frames, first_byte_s=1.0, service_s=float(len(frames)))
-
-    async with house_of(Thinking()) as house:
-        said, error = await interrupted(house, 6.5, path=MESSAGES)
-        assert (error, told(MESSAGES, said).answer.text) == (None, TEXT)
-        assert house.events.of(ItemInterrupted) == []
-
-
-@in_virtual_time
-async def test_a_server_that_dies_before_the_rest_begins_is_asked_once_more():
+async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rendered_frees_the_model(ways, leaves_at):
     async with house_of(Model()) as house:
-        house.ollama.next_calls(None, None, CallFault.GONE_BEFORE_HEAD)
-        said, error = await interrupted(house, 3.5)
-        assert (text_of(said), error) == (TEXT, None)
-
-
-@for_each("fault", [CallFault.GONE_MID_STREAM, CallFault.NO_DONE, CallFault.ERROR_LINE])
-@in_virtual_time
-async def test_a_rest_that_breaks_off_ends_the_stream_with_an_error_after_right_text(fault: CallFault):
-    async with house_of(Model()) as house:
-        house.ollama.next_calls(None, None, fault)
-        said, error = await interrupted(house, 3.5)
-        assert error is not None
-        assert error.retryable
-        assert isinstance(error, BackendGone) or fault is CallFault.ERROR_LINE
-        assert TEXT.startswith(text_of(said))
-        assert len(text_of(said)) > len(SENT)
-
-
-@for_each("rendering", [False, True])
-@in_virtual_time
-async def test_a_caller_who_leaves_during_the_rest_or_while_the_prompt_is_rendered_frees_the_model(rendering: bool):
-    async with house_of(Model()) as house:
-        ticket = streaming(house)
+        ticket = streaming(house, ways=ways)
         listening = asyncio.ensure_future(heard(ticket))
         await sleep_until(3.5)
-        house.ollama.render_s = 5.0 if rendering else 0.0
+        house.ollama.render_s = 5.0 if leaves_at is None else 0.0
         urgent = house.internal("m")
-        await (settle() if rendering else sleep_until(6.75))
+        await (settle() if leaves_at is None else sleep_until(leaves_at))
         house.worker.cancel(ticket.sequence)
         await body_of(urgent)
         await listening
         assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
-        expected_calls = [] if rendering else [(6.75, Ending.CLOSED)]
-        assert [(call.ended_at, call.ending) for call in house.ollama.calls[2:]] == expected_calls
-
-
-@in_virtual_time
-async def test_a_rest_without_a_word_is_an_end():
-    model = Model(words=WORDS[:3])
-    async with house_of(model) as house:
-        said, error = await interrupted(house, 3.5)
-        assert (text_of(said), error) == (SENT, None)
-        assert told(GENERATE, said).answer == model.answer
+        left = [] if leaves_at is None else [(leaves_at, Ending.CLOSED)]
+        assert [(call.ended_at, call.ending) for call in house.ollama.calls[2:]] == left
 
 
 @in_virtual_time
@@ -432,6 +460,51 @@ async def test_what_a_resumed_stream_is_expected_to_take_counts_the_text_so_far_
         assert entry.expected_end_at - entry.dispatched_at < whole_s
         await listening
 
+
+@in_virtual_time
+async def test_a_replayed_stream_goes_on_where_it_stopped_as_one_valid_stream_and_nothing_is_sent_before():
+    async with house_of(Model()) as house:
+        ticket, parts = streaming(house, ways=REPLAYED), list[bytes]()
+        listening = asyncio.ensure_future(heard(ticket, parts))
+        await house.interrupt(4.5, "m")
+        known = len(parts)
+        await sleep_until(9.4)
+        assert len(parts) == known
+        said, _ = await listening
+        assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
+        (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
+        assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
+        assert [event.attempt for event in house.events.of(ItemStreaming) if event.sequence == ticket.sequence] == [1, 2]
+        assert house.ollama.calls[0].ending is Ending.CLOSED
+        assert house.ollama.calls[0].body == house.ollama.calls[2].body
+
+
+@in_virtual_time
+async def test_a_stream_longer_than_what_is_kept_finishes_first():
+    async with house_of(Model(), settings=tightened(scheduling={"replay_limit_mib": 0.0001})) as house:
+        listening = listening_to(house, ways=REPLAYED)
+        await sleep_until(4.0)
+        assert [entry.unresumable for entry in house.worker.scheduler.state.running] == [True]
+        await house.interrupt(4.5, "m")
+        assert listening.done()
+        said, error = await listening
+        assert (text_of(said), error, house.events.of(ItemInterrupted)) == (TEXT, None, [])
+
+
+@in_virtual_time
+async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_stream():
+    narrow = tightened(server={"write_buffer_mib": 0.0001, "write_deadline_s": 2.0})
+    async with house_of(Model(), settings=narrow) as house:
+        ticket = streaming(house, ways=REPLAYED)
+        listening = asyncio.ensure_future(heard(ticket))
+        await house.interrupt(4.5, "m")
+        listening.cancel()
+        await sleep_until(60.0)
+        assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
+        assert house.ollama.calls[-1].ending is Ending.CLOSED
+
+
+# At random.
 
 LETTERS = ("a", " b", " ", "\n", "é", "中", "😀", "E", "N", "D", "<", "&", '"', "\\", "\u2028", "\ufffd", " EN")
 
@@ -479,131 +552,6 @@ def test_no_character_is_lost_doubled_or_out_of_order_over_many_interruptions():
     wrong, interruptions = run_virtual(lambda: _many(rounds, Random(7)), horizon_s=1e9)
     assert wrong == 0
     assert interruptions > 0.8 * rounds
-
-
-# Replayed.
-
-REPLAYED = (Way.REPLAY,)
-SAID = "".join(WORDS[:4])
-"""What a caller has after 4.5 s."""
-OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
-
-
-def tightened(**sections: dict[str, Any]) -> Settings:
-    scheduling = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, **sections.pop("scheduling", {})}
-    return settings_with(scheduling=scheduling, **sections)
-
-
-@for_each(
-    ("replays", "faults", "interrupted_at", "error", "text"),
-    [
-        ((), (), (4.5,), None, TEXT),
-        ((), (), (4.5, 7.0), None, TEXT),
-        ((), (), (4.5, 12.5), None, TEXT),
-        *((other, (), (4.5,), StreamDiverged, SAID) for other in OTHERS),
-        pytest.param(WORDS[:3], (), (4.5,), StreamDiverged, SAID, id="the second run ends too soon"),
-        ((), (CallFault.GONE_BEFORE_HEAD,), (4.5,), None, TEXT),
-        pytest.param((), (CallFault.NO_DONE,), (2.5,), BackendGone, None, id="breaks off after it has gone on"),
-        ((), (CallFault.SERVER_ERROR, CallFault.SERVER_ERROR), (4.5,), HearthError, SAID),
-    ],
-)
-@in_virtual_time
-async def test_whatever_the_second_run_does_the_caller_reads_one_valid_stream_or_an_error_behind_right_text(
-    replays: tuple[str, ...],
-    faults: tuple[CallFault, ...],
-    interrupted_at: tuple[float, ...],
-    error: type[HearthError] | None,
-    text: str | None,
-):
-    async with house_of(Model(replays=replays)) as house:
-        house.ollama.next_calls(None, None, *faults)
-        said, failed = await interrupted(house, *interrupted_at, ways=REPLAYED)
-        assert isinstance(failed, error or type(None))
-        assert TEXT.startswith(text_of(said)) if text is None else text_of(said) == text
-        assert [event.interrupt_count for event in house.events.of(ItemInterrupted)] == list(range(1, len(interrupted_at) + 1))
-        ended = next(event for event in house.events.of(ItemEnded) if event.lane is Lane.EXTERNAL)
-        assert (ended.outcome is Outcome.COMPLETED) == (failed is None)
-        if isinstance(failed, StreamDiverged):
-            assert failed.retryable
-            assert (len(house.events.of(ItemDiverged)), ended.reason, ended.attempts) == (1, "stream_diverged", 2)
-
-
-@in_virtual_time
-async def test_a_replayed_stream_goes_on_where_it_stopped_as_one_valid_stream_and_nothing_is_sent_before():
-    async with house_of(Model()) as house:
-        ticket, parts = streaming(house, ways=REPLAYED), list[bytes]()
-        listening = asyncio.ensure_future(heard(ticket, parts))
-        await house.interrupt(4.5, "m")
-        known = len(parts)
-        await sleep_until(9.4)
-        assert len(parts) == known
-        said, _ = await listening
-        assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
-        (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
-        assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
-        assert [event.attempt for event in house.events.of(ItemStreaming) if event.sequence == ticket.sequence] == [1, 2]
-        assert house.ollama.calls[0].ending is Ending.CLOSED
-        assert house.ollama.calls[0].body == house.ollama.calls[2].body
-
-
-@in_virtual_time
-async def test_no_replay_is_tried_on_a_model_that_is_loaded_in_another_way():
-    async with house_of(Model()) as house:
-        listening = listening_to(house, ways=REPLAYED)
-        await sleep_until(4.5)
-        urgent = house.internal("m")
-        house.gateway.reload(GatewayConfig(settings=house.gateway.config.settings.replace(models={"m": ModelSettings(num_ctx=2048)})))
-        await heard(urgent)
-        said, error = await listening
-        assert isinstance(error, StreamDiverged)
-        assert (text_of(said), len(house.ollama.calls)) == (SAID, 2)
-
-
-@in_virtual_time
-async def test_a_stream_longer_than_what_is_kept_finishes_first():
-    async with house_of(Model(), settings=tightened(scheduling={"replay_limit_mib": 0.0001})) as house:
-        listening = listening_to(house, ways=REPLAYED)
-        await sleep_until(4.0)
-        assert [entry.unresumable for entry in house.worker.scheduler.state.running] == [True]
-        await house.interrupt(4.5, "m")
-        assert listening.done()
-        said, error = await listening
-        assert (text_of(said), error, house.events.of(ItemInterrupted)) == (TEXT, None, [])
-
-
-@in_virtual_time
-async def test_a_caller_who_leaves_during_the_replay_frees_the_model():
-    async with house_of(Model()) as house:
-        ticket = streaming(house, ways=REPLAYED)
-        listening = asyncio.ensure_future(heard(ticket))
-        await house.interrupt(4.5, "m")
-        await sleep_until(7.0)
-        house.worker.cancel(ticket.sequence)
-        await listening
-        await settle()
-        assert house.ollama.calls[2].ended_at == 7.0
-
-
-@for_each(("words", "at"), [((" all at once",), 1.0), (WORDS, 4.5)])
-@in_virtual_time
-async def test_a_replay_that_keeps_coming_is_not_silent_and_one_that_catches_up_at_once_is_told_once(words: tuple[str, ...], at: float):
-    async with house_of(Model(words), settings=tightened(ollama={"idle_timeout_s": 3.0})) as house:
-        said, error = await interrupted(house, at, ways=REPLAYED)
-        assert (text_of(said), error) == ("".join(words), None)
-        assert len(house.events.of(ItemResumed)) <= 1
-
-
-@in_virtual_time
-async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_stream():
-    narrow = tightened(server={"write_buffer_mib": 0.0001, "write_deadline_s": 2.0})
-    async with house_of(Model(), settings=narrow) as house:
-        ticket = streaming(house, ways=REPLAYED)
-        listening = asyncio.ensure_future(heard(ticket))
-        await house.interrupt(4.5, "m")
-        listening.cancel()
-        await sleep_until(60.0)
-        assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
-        assert house.ollama.calls[-1].ending is Ending.CLOSED
 
 
 async def _many_replayed(rounds: int, rng: Random) -> tuple[int, int]:
