@@ -34,9 +34,8 @@ class ClockSteps:
         self._ahead_s: float | None = None
 
     def take_s(self) -> float:
-        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`.
-
-        The first call is what the others are measured by.
+        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`. The
+        first call is what the others are measured by.
         """
         ahead_s = self._clock.wall() - self._clock.monotonic()
         step_s = ahead_s - (ahead_s if self._ahead_s is None else self._ahead_s)

@@ -137,9 +137,8 @@ DAY_S = 86_400.0
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """A slotted, keyword-only dataclass that the type checker holds to be frozen, for what is made several times in each request.
-
-    Nothing guards it at run time: that guard makes a dataclass take two to four times as long to create. Everything else is
+    """A slotted, keyword-only dataclass that the type checker holds to be frozen, for what is made several times in each request. Nothing
+    guards it at run time: that guard makes a dataclass take two to four times as long to create. Everything else is
     `@dataclass(frozen=True, slots=True, kw_only=True)`.
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
@@ -260,10 +259,8 @@ class QueueItem:
 
 @value
 class Usage:
-    """What one finished generation reported of itself; None where the dialect does not say.
-
-    Attributes:
-        load_s, prompt_s, decode_s: Ollama's own timings (native routes only).
+    """What one finished generation reported of itself; None where the dialect does not say. `load_s`, `prompt_s`, `decode_s`: Ollama's own
+    timings (native routes only).
     """
 
     prompt_tokens: int | None = None
@@ -290,9 +287,7 @@ class BackendCall:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudCall:
     """One call of Anthropic's `POST /v1/messages`, ready to send: the model and the whole JSON body, which always asks for a stream.
-
-    Attributes:
-        base_url, api_key: where it goes and who pays; the key is in no repr.
+    `base_url`, `api_key`: where it goes and who pays; the key is in no repr.
     """
 
     model: str
@@ -347,11 +342,8 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentModel:
-    """A model as the backend reports it in memory.
-
-    Attributes:
-        size_mib: whole footprint; vram_mib: the part on the GPU (smaller means a split with the CPU).
-        embeds: it seems to be made for embeddings alone.
+    """A model as the backend reports it in memory. `size_mib`: whole footprint; vram_mib: the part on the GPU (smaller means a split with
+    the CPU). `embeds`: it seems to be made for embeddings alone.
     """
 
     name: str
@@ -372,12 +364,9 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """What a GPU says of itself at one moment; None is what it does not say.
-
-    Attributes:
-        reserved_mib: what the driver keeps for itself: neither used nor to be had.
-        processes: None where they cannot be listed, which is not the same as none.
-        throttle_reasons: why its clocks are held down, in words such as `thermal`; empty where they are not.
+    """What a GPU says of itself at one moment; None is what it does not say. `reserved_mib`: what the driver keeps for itself: neither used
+    nor to be had. `processes`: None where they cannot be listed, which is not the same as none. `throttle_reasons`: why its clocks are held
+    down, in words such as `thermal`; empty where they are not.
     """
 
     name: str = ""
@@ -395,11 +384,8 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The result of an in-process or `/llm/completions` call.
-
-    Attributes:
-        parsed: what `output` says as JSON, where JSON was asked for and it is some; else None.
-        cost_usd: what Claude was paid; 0 for an answer of the GPU.
+    """The result of an in-process or `/llm/completions` call. `parsed`: what `output` says as JSON, where JSON was asked for and it is
+    some; else None. `cost_usd`: what Claude was paid; 0 for an answer of the GPU.
     """
 
     output: str
@@ -413,12 +399,9 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants (seconds since 1970, UTC).
-
-    Attributes:
-        epoch: which start of the gateway wrote it; unique together with `sequence`.
-        chain_id: what ties several items to one piece of work; None for an item on its own.
-        cost_usd: None where nothing was paid.
+    """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants (seconds since 1970, UTC). `epoch`: which
+    start of the gateway wrote it; unique together with `sequence`. `chain_id`: what ties several items to one piece of work; None for an
+    item on its own. `cost_usd`: None where nothing was paid.
     """
 
     epoch: int
@@ -481,10 +464,8 @@ def preview_of(prompt: str) -> str:
 
 @lru_cache(maxsize=256)
 def canonical_model(name: str) -> str:
-    """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag.
-
-    Source: Ollama's name rules (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where callers'
-    spellings meet.
+    """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag. Source:
+    Ollama's name rules (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where callers' spellings meet.
     """
     short = name.removeprefix("registry.ollama.ai/").removeprefix("library/")
     return short if ":" in short.rpartition("/")[2] else f"{short}:latest"

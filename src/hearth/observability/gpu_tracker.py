@@ -17,9 +17,8 @@ BUSY_ENOUGH_S = 600.0
 
 
 class _History:
-    """Stretches of GPU time of the last hour as (start, end, count), in the order they ended.
-
-    Those that end within one second are kept as one, so that an hour of thousands of embeddings a second has 3,600 entries at most.
+    """Stretches of GPU time of the last hour as (start, end, count), in the order they ended. Those that end within one second are kept as
+    one, so that an hour of thousands of embeddings a second has 3,600 entries at most.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,6 @@ class GpuTracker:
 
     def get_metrics(self, now: float) -> dict[str, object]:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None for what was never measured.
-
         `readings`: off (nobody reads the card, or answers are made up), unknown (it has said nothing yet), ok, or lost.
         """
         last, mean_s, swap = self._swaps.last(), self._swaps.mean_s(), self._swap

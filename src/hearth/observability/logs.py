@@ -187,7 +187,6 @@ class Repeats:
 
 class LogSink:
     """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
-
     Refusals that repeat themselves are summed up (`Repeats`), with the first event after their minute, and with the last of all.
     """
 
@@ -213,10 +212,9 @@ class LogSink:
 
 
 class Target:
-    """Where text goes: the stream's own descriptor where it has one, past its buffer, else the stream, which is left open.
-
-    A thread stuck in a buffered stream would hold the lock that the interpreter needs at exit (it aborts then); and the stream's own
-    descriptor number may be closed and given to a caller's socket.
+    """Where text goes: the stream's own descriptor where it has one, past its buffer, else the stream, which is left open. A thread stuck
+    in a buffered stream would hold the lock that the interpreter needs at exit (it aborts then); and the stream's own descriptor number may
+    be closed and given to a caller's socket.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -255,9 +253,8 @@ class Target:
 
 
 class LogOutput:
-    """The configured output of this process, until `close`: a bounded queue of lines, and the daemon thread that empties it.
-
-    A line that finds the queue full, or that the target refuses, is dropped and counted; the count is written as a line of its own
+    """The configured output of this process, until `close`: a bounded queue of lines, and the daemon thread that empties it. A line that
+    finds the queue full, or that the target refuses, is dropped and counted; the count is written as a line of its own
     (`log_lines_dropped`) as soon as something can be written again. `put` may be called from any thread.
     """
 
@@ -334,10 +331,8 @@ def configure_logging(
     queued_lines: int = QUEUED_LINES,
 ) -> LogOutput:
     """Send everything that is logged in this process to `stream`: `hearth` from `level`, other libraries as the root logger says (WARNING).
-
-    Args:
-        environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
-        queued_lines: lines held for a slow output; more are dropped and counted.
+    `environ`: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None. `queued_lines`: lines held for a
+    slow output; more are dropped and counted.
     """
     known = os.environ if environ is None else environ
     is_terminal = stream.isatty() and known.get("TERM") != "dumb"

@@ -22,11 +22,9 @@ DIRECTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric; `kind`: counter, gauge or histogram; `labels`: their names, in the order of the values in its rows.
-
-    Attributes:
-        live: read at each scrape, not counted from events.
-        at: for one without labels, the part of the status and the key in it where its number stands, before it is multiplied by `factor`.
+    """One metric; `kind`: counter, gauge or histogram; `labels`: their names, in the order of the values in its rows. `live`: read at each
+    scrape, not counted from events. `at`: for one without labels, the part of the status and the key in it where its number stands, before
+    it is multiplied by `factor`.
     """
 
     name: str

@@ -22,10 +22,9 @@ _KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "inter
 
 
 class Stats24h(HandlingSink):
-    """An `EventSink` that counts endings, interruptions and rejections of the last 24 hours.
-
-    A bucket takes the events of 60 s from its first one on, and leaves as a whole when that one is 24 h old: nothing older is ever counted,
-    and nothing leaves more than a minute early. At most 1441 buckets exist.
+    """An `EventSink` that counts endings, interruptions and rejections of the last 24 hours. A bucket takes the events of 60 s from its
+    first one on, and leaves as a whole when that one is 24 h old: nothing older is ever counted, and nothing leaves more than a minute
+    early. At most 1441 buckets exist.
     """
 
     def __init__(self) -> None:
@@ -80,10 +79,9 @@ class EventRecords:
 
 
 class EventFanout:
-    """An `EventSink` in front of any number of others.
-
-    Every sink sees the events in the same order, also those that a sink emits while it is handling another. A sink that raises misses
-    that event only; its first failure is logged by type and place, without the error's text, which may quote anything.
+    """An `EventSink` in front of any number of others. Every sink sees the events in the same order, also those that a sink emits while it
+    is handling another. A sink that raises misses that event only; its first failure is logged by type and place, without the error's text,
+    which may quote anything.
     """
 
     def __init__(self, sinks: Iterable[EventSink] = ()) -> None:

@@ -69,11 +69,8 @@ def seconds_of(item: ItemEnded | Invocation) -> Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a request came in; `traceparent` and `tracestate` are the caller's (W3C Trace Context), not yet looked at.
-
-    Attributes:
-        route: path of the HTTP address, empty for what did not come over HTTP.
-        provider: whose model answers, in the words of OpenTelemetry's conventions.
+    """How a request came in; `traceparent` and `tracestate` are the caller's (W3C Trace Context), not yet looked at. `route`: path of the
+    HTTP address, empty for what did not come over HTTP. `provider`: whose model answers, in the words of OpenTelemetry's conventions.
     """
 
     route: str = ""
@@ -127,10 +124,8 @@ class _Window:
 
 
 class RequestTracker(HandlingSink):
-    """An `EventSink` that knows where every request is, and how long the last ones took.
-
-    Attributes:
-        on_trace: gets each request that has ended, its end, and the swaps of late; None where nobody traces. Must not block.
+    """An `EventSink` that knows where every request is, and how long the last ones took. `on_trace`: gets each request that has ended, its
+    end, and the swaps of late; None where nobody traces. Must not block.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -268,9 +263,8 @@ class RequestTracker(HandlingSink):
             yield sequence, "total", request.queued.at
 
     def shown(self, now: float) -> dict[str, object]:
-        """The `latency` object of the status: what is under way by phase, how many were lost, and the last hour by lane and model.
-
-        A row of `last_hour` without a model is the lane as a whole. Phases are None where nothing was measured.
+        """The `latency` object of the status: what is under way by phase, how many were lost, and the last hour by lane and model. A row of
+        `last_hour` without a model is the lane as a whole. Phases are None where nothing was measured.
         """
         found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(PHASES, (0, now, None))
         for sequence, phase, since in self.under_way():

@@ -55,10 +55,8 @@ class Depth:
 
 
 class Timeline(HandlingSink):
-    """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of requests.
-
-    Attributes:
-        ended, refused: the last items that have ended, and the last refusals, oldest first, each with a number that grows.
+    """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of requests. `ended`, `refused`: the last
+    items that have ended, and the last refusals, oldest first, each with a number that grows.
     """
 
     def __init__(self) -> None:
@@ -103,9 +101,8 @@ class Timeline(HandlingSink):
                 self._end(model, kind, now)
 
     def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float) -> None:
-        """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet.
-
-        What ended after `wall_s`, which is `now` by the calendar, ended now.
+        """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet. What ended after
+        `wall_s`, which is `now` by the calendar, ended now.
         """
 
         def at_of(ended_wall_s: float) -> float:
