@@ -354,6 +354,7 @@ def test_the_first_of_a_minute_are_told_and_the_rest_are_counted_and_hide_no_oth
     assert told(repeats, 3 * minute) == []
     new_ones = sum(repeats.admits(rejected(at=200, caller=f"192.0.2.{number}")) for number in range(logs.KINDS + 100))
     assert new_ones == logs.KINDS + most, "ever new callers take no memory"
+    assert repeats.admits(rejected(at=200, caller="192.0.2.0")), "one that is known stays one of its own"
     assert told(repeats, 200 + minute) == [(logs.OTHERS, 0, logs.OTHERS, 100 - most)]
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -252,20 +252,21 @@ async def test_a_caller_decides_whether_it_is_traced_and_the_sample_ratio_counts
 
 
 async def test_a_collector_that_takes_nothing_is_reported_once_and_once_when_it_takes_traces_again_with_what_was_lost():
+    def seen(kind: type[Event], times: int) -> Callable[[], bool]:
+        return lambda: len(heard.of(kind)) == times
+
     heard, collector = Recorder(), Collector()
     traced = Traced(collector, heard, otlp_endpoint="http://c:4318/v1/traces")
-    traced.one()
-    failed = await heard.first(TelemetryFailed)
-    assert failed.endpoint == "http://c:4318/v1/traces"
-    traced.one()
-    collector.takes = True
-    traced.one()
-    recovered = await heard.first(TelemetryRecovered)
+    for times in (1, 2):
+        for taken, kind in ((False, TelemetryFailed), (True, TelemetryRecovered)):
+            collector.takes = taken
+            traced.one()
+            await heard.until(seen(kind, times))
     await traced.way.aclose()
-    assert collector.stopped.is_set()
-    status = traced.way.status()
-    assert (status["failing"], status["lost_spans"], heard.all) == (False, recovered.lost_spans, [failed, recovered])
-    assert cast("int", status["sent_spans"]) + recovered.lost_spans == 12
+    assert (collector.stopped.is_set(), heard.of(TelemetryFailed)[0].endpoint) == (True, "http://c:4318/v1/traces")
+    status, lost = traced.way.status(), sum(each.lost_spans for each in heard.of(TelemetryRecovered))
+    assert (status["failing"], status["lost_spans"], len(heard.all)) == (False, lost, 4)
+    assert cast("int", status["sent_spans"]) + lost == 16
 
 
 @in_virtual_time
