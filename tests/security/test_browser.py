@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
+from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
 
 pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
@@ -18,18 +16,8 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 from hearth.events import RequestRejected
 from tests.security.house import open_door
 
-PATHS = (
-    "/api/chat",
-    "/api/tags",
-    "/api/ps",
-    "/api/pull",
-    "/v1/models",
-    "/llm/queue/stream",
-    "/llm/admin/pause",
-    "/llm/admin/config",
-    "/metrics",
-    "/",
-)
+ADMIN = ("/llm/admin/pause", "/llm/admin/config")
+PATHS = ("/", "/metrics", "/api/chat", "/api/tags", "/api/ps", "/api/pull", "/v1/models", "/llm/queue/stream", *ADMIN)
 ATTACK = """
 async ([target, paths]) => {
   const read = [], body = JSON.stringify({model: 'm', messages: [{role: 'user', content: 'hi'}]});
@@ -72,15 +60,11 @@ async ([target, paths]) => {
       });
     }
     attempt('events ' + path, () => new Promise((resolve) => {
-      const source = new EventSource(url);
-      source.onmessage = (event) => resolve(event.data);
+      const source = Object.assign(new EventSource(url), {onmessage: (event) => resolve(event.data)});
       source.onerror = () => { source.close(); resolve(''); };
     }));
-    attempt('socket ' + path, () => new Promise((resolve) => {
-      const socket = new WebSocket(url.replace('http', 'ws'));
-      socket.onopen = () => resolve('open');
-      socket.onerror = () => resolve('');
-    }));
+    attempt('socket ' + path, () => new Promise((resolve) =>
+      Object.assign(new WebSocket(url.replace('http', 'ws')), {onopen: () => resolve('open'), onerror: () => resolve('')})));
     const opened = window.open(url, '_blank', 'noopener');
     attempt('open ' + path, async () => opened && opened.document.body.innerText);
   }
@@ -90,25 +74,9 @@ async ([target, paths]) => {
 """
 
 
-@asynccontextmanager
-async def foreign_page() -> AsyncIterator[str]:
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(text="<!doctype html><title>elsewhere</title><body></body>", content_type="text/html")
-
-    app = web.Application()
-    app.router.add_get("/", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_nothing(name, browser):
-    async with open_door(keys=()) as (gateway, url), foreign_page() as elsewhere:
+    async with open_door(keys=()) as (gateway, url), serving(Webhooks(default=Reply(200, {"Content-Type": "text/html"}))) as elsewhere:
         page = await browser.new_page()
         await page.goto(elsewhere)
         async with asyncio.timeout(WITHIN_S):

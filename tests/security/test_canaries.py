@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiohttp import web
 
 from hearth.admission.auth import digest_of
 from hearth.clock import SystemClock
@@ -27,6 +26,7 @@ from tests.api.test_app import STREAMS, words
 from tests.security.house import Seen, request, tell
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
+from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
 from tests.support.processes import started
 
@@ -87,22 +87,12 @@ class Sinks(defaultdict[str, bytes]):
 @asynccontextmanager
 async def places(sinks: Sinks) -> AsyncIterator[str]:
     """Discord, ntfy, webhooks and a collector of traces in one; what they are sent goes into the sinks."""
-
-    async def take(asked: web.Request) -> web.Response:
-        where = asked.path.split("/")[1]
-        headers = "\n".join(f"{name}: {value}" for name, value in asked.headers.items()).encode()
-        sinks[f"sent to {where}"] += headers + b"\n" + await asked.read()
-        return web.Response(status=500 if where == "ntfy" else 200, text="{}")
-
-    app = web.Application(client_max_size=64 << 20)
-    app.router.add_route("*", "/{path:.*}", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    webhooks = Webhooks(default=Reply(200, {}, b"{}"))
+    webhooks.at_path[f"/ntfy/{SECRETS['the topic at ntfy']}"] = Reply(500)
+    async with serving(webhooks) as url:
+        yield url
+    for each in webhooks.seen:
+        sinks[f"sent to {each.path.split('/')[1]}"] += repr((each.query, each.headers)).encode() + each.body
 
 
 def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
@@ -164,7 +154,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> AsyncIterator[Served]:
+async def hearth_serving(config: dict[str, Any], ollama_url: str, folder: Path) -> AsyncIterator[Served]:
     file, log = folder / "hearth.yaml", folder.parent / f"{folder.name}.log"
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", "from hearth.cli import main; main()"]
@@ -326,7 +316,7 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
     claude.scripts = [Script(words=(CLAUDES_ANSWER,)), refused]
     async with places(sinks) as places_url:
         config = settings(places_url, claude.url, tmp_path)
-        async with serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
+        async with hearth_serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
             for answer in await work(served.url, places_url):
                 sinks["answers of errors"] += answer
             await served.until("webhook_delivered", "batch_ended", "item_resumed", "alert_sent")

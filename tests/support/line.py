@@ -43,5 +43,4 @@ class Plug:
     def getsockname(self) -> tuple[str, int]:
         return ("127.0.0.1", 1)
 
-    def getpeername(self) -> tuple[str, int]:
-        return ("127.0.0.1", 2)
+    getpeername = getsockname
