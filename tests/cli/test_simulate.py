@@ -1,4 +1,4 @@
-"""`hearth simulate`: where its requests come from, and what it writes and draws; `tests/simulation/test_command` has what scripts read."""
+"""`hearth simulate`: where its requests come from, and what it writes and draws."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hearth.simulation.workloads import WORKLOADS
 from tests.cli.stub_gateway import StubGateway
 from tests.simulation.test_log_trace import BEGAN, swap
 from tests.simulation.test_log_trace import row as item
+from tests.simulation.test_measures import TRACE
 from tests.support.cases import for_each
 
 FIRST, SECOND = list(WORKLOADS)[:2]
@@ -70,6 +71,34 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(heart
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = hearth("simulate", *args)
     assert (result.exit_code, says in result.stderr, (tmp_path / "out").exists()) == (code, True, False)
+
+
+@for_each(
+    ("options", "code", "says"),
+    [
+        (("--trace", "bad.jsonl"), 2, "bad.jsonl:5: "),
+        (("--trace", "none"), 2, "none: cannot be read"),
+        (("--trace", "day.jsonl", "--policy", "luck"), 2, "'luck'"),
+        (("--trace", "day.jsonl", "--config", "bad.yaml"), 2, "nonsense"),
+        (("--trace", "day.jsonl", "--json", "none/o.json"), 1, "none"),
+        (("--trace", "day.jsonl", "--policy", "affinity", "--policy", "fifo", "--json", "-"), 0, ["affinity", "fifo"]),
+        (("--trace", "day.jsonl", "--json", "-"), 0, list(PolicyName)),
+    ],
+)
+def test_a_trace_is_run_under_the_policies_in_the_order_asked_for_or_refused_in_words(hearth, tmp_path, options, code, says):
+    for name, text in (("day.jsonl", TRACE), ("bad.jsonl", TRACE + '{"id": 10}\n'), ("bad.yaml", "nonsense: 1\n")):
+        (tmp_path / name).write_text(text)
+    result = hearth("simulate", *options)
+    assert (result.exit_code, "Traceback" in result.output) == (code, False)
+    assert says in result.stderr if code else [run["policy"] for run in json.loads(result.stdout)] == says
+
+
+def test_the_rules_of_a_configuration_apply(hearth, tmp_path):
+    requests = [{"id": number, "model": model, "service_s": 1} for number, model in enumerate("aba")]
+    (tmp_path / "day.jsonl").write_text("\n".join([TRACE.splitlines()[0], *map(json.dumps, requests)]))
+    (tmp_path / "c.yaml").write_text("scheduling:\n  max_swap_wait_s: 0\n  residency_factor: 0\n")
+    asked = ("simulate", "--trace", "day.jsonl", "--policy", "affinity", "--json", "-")
+    assert [len(runs_of(hearth(*asked, *more))[0]["swaps"]) for more in ((), ("--config", "c.yaml"))] == [1, 2]
 
 
 @for_each(
