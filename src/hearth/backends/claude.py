@@ -12,7 +12,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hearth.errors import (
@@ -32,39 +31,21 @@ from hearth.types import CloudCall, Price, Rates
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncStream
-    from genai_prices.types import ModelPrice
 
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 _PATH = "/v1/messages"
-_BY_TYPE: Mapping[str, type[HearthError]] = MappingProxyType(
-    {
-        "overloaded_error": BackendBusy,
-        "rate_limit_error": BackendBusy,
-        "timeout_error": BackendTimeout,
-        "api_error": BackendError,
-        "authentication_error": CloudUnavailable,
-        "permission_error": CloudUnavailable,
-        "billing_error": CloudUnavailable,
-        "not_found_error": ModelNotFound,
-        "request_too_large": BodyTooLarge,
-        "invalid_request_error": BadRequest,
-    }
-)
-_BY_STATUS: Mapping[int, type[HearthError]] = MappingProxyType(
-    {
-        401: CloudUnavailable,
-        402: CloudUnavailable,
-        403: CloudUnavailable,
-        404: ModelNotFound,
-        408: BackendTimeout,
-        413: BodyTooLarge,
-        429: BackendBusy,
-        503: BackendBusy,
-        504: BackendTimeout,
-        529: BackendBusy,
-    }
-)
+_CODES: dict[type[HearthError], tuple[str | int, ...]] = {
+    BackendBusy: ("overloaded_error", "rate_limit_error", 429, 503, 529),
+    BackendError: ("api_error",),
+    BackendTimeout: ("timeout_error", 408, 504),
+    BadRequest: ("invalid_request_error",),
+    BodyTooLarge: ("request_too_large", 413),
+    CloudUnavailable: ("authentication_error", "permission_error", "billing_error", 401, 402, 403),
+    ModelNotFound: ("not_found_error", 404),
+}
+_BY_CODE = {code: cls for cls, codes in _CODES.items() for code in codes}
+"""What an error is here, by its type and by its status, which counts first."""
 _ACCOUNT_SAYS = ("your credit balance", "you have reached your specified", "this organization has been disabled")
 """How a 400 begins that is about the account, which has no code of its own. Further on such a text may quote the caller."""
 _OUT_OF_MONEY = ("credit balance", "spend limit", "spend_limit", "billing")
@@ -207,11 +188,13 @@ def _is_about_the_account(cls: type[HearthError], text: str) -> bool:
 
 
 def _class_of(kind: str, status: int | None) -> type[HearthError]:
-    if status is not None and status in _BY_STATUS:
-        return _BY_STATUS[status]
-    if status is None or status >= 500 or kind in _BY_TYPE:
-        known = _BY_TYPE.get(kind, BackendError)
-        return BackendError if status is not None and status >= 500 and not issubclass(known, BackendError) else known
+    if status in _BY_CODE:
+        return _BY_CODE[status]
+    known = _BY_CODE.get(kind)
+    if status is not None and status >= 500:
+        return known if known is not None and issubclass(known, BackendError) else BackendError
+    if status is None or known is not None:
+        return known or BackendError
     return BadRequest if 400 <= status < 500 else BackendProtocolError
 
 
@@ -242,20 +225,21 @@ def _price_of(model: str) -> Price | None:
         found = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id="anthropic").model_price
     except LookupError:
         return None
-    return _price(found)
-
-
-def _price(found: ModelPrice) -> Price | None:
-    if not (_base(found, "input_mtok") and _base(found, "output_mtok")):
+    listed = {kind: getattr(found, kind, None) for kind in _KINDS}
+    usual = {kind: None if price is None else Decimal(getattr(price, "base", price)) for kind, price in listed.items()}
+    if not (usual["input_mtok"] and usual["output_mtok"]):
         return None
-    starts = [start for kind in _KINDS if (start := _start(found, kind)) is not None]
-    usual = _rates(found, long=False)
-    return Price(usual=usual, long=_rates(found, long=True), long_from_tokens=min(starts)) if starts else Price(usual=usual)
+    # A price may depend on the length of the prompt; beyond the first tier, the dearest counts.
+    tiers = {kind: getattr(price, "tiers", ()) for kind, price in listed.items()}
+    starts = [tier.start for of in tiers.values() for tier in of]
+    if not starts:
+        return Price(usual=_rates(usual))
+    dearest = {kind: None if base is None else max([base, *(tier.price for tier in tiers[kind])]) for kind, base in usual.items()}
+    return Price(usual=_rates(usual), long=_rates(dearest), long_from_tokens=min(starts))
 
 
-def _rates(found: ModelPrice, *, long: bool) -> Rates:
-    base = {kind: (_long(found, kind) if long else _base(found, kind)) for kind in _KINDS}
-    usd = {kind: float(price if price is not None else (base["input_mtok"] or 0) * _OF_INPUT[kind]) for kind, price in base.items()}
+def _rates(prices: Mapping[str, Decimal | None]) -> Rates:
+    usd = {kind: float((prices["input_mtok"] or 0) * _OF_INPUT[kind] if price is None else price) for kind, price in prices.items()}
     return Rates.in_usd(
         input_usd=usd["input_mtok"],
         output_usd=usd["output_mtok"],
@@ -263,19 +247,3 @@ def _rates(found: ModelPrice, *, long: bool) -> Rates:
         cache_write_usd=usd["cache_write_mtok"],
         cache_write_hour_usd=usd["cache_write_1h_mtok"],
     )
-
-
-def _base(found: ModelPrice, kind: str) -> Decimal | None:
-    price = getattr(found, kind, None)
-    return price if price is None or isinstance(price, Decimal) else Decimal(price.base)
-
-
-def _long(found: ModelPrice, kind: str) -> Decimal | None:
-    """The dearest tier of a price that depends on the length of the prompt."""
-    price = getattr(found, kind, None)
-    return price if price is None or isinstance(price, Decimal) else max(Decimal(price.base), *(tier.price for tier in price.tiers))
-
-
-def _start(found: ModelPrice, kind: str) -> int | None:
-    tiers = getattr(getattr(found, kind, None), "tiers", None)
-    return min(tier.start for tier in tiers) if tiers else None

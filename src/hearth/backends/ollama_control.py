@@ -85,7 +85,6 @@ class OllamaControl:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def version(self) -> str:
-        """The version that the server reports."""
         try:
             version = (await self._read("/api/version")).get("version")
         except BackendTimeout as error:
@@ -95,7 +94,6 @@ class OllamaControl:
         return str(version)
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """The models on disk, tags included."""
         return tuple(
             InstalledModel(name=_text(model, "model"), digest=_text(model, "digest"), remote_host=_text(model, "remote_host"))
             for model in _listed(await self._read("/api/tags"))
@@ -103,26 +101,20 @@ class OllamaControl:
         )
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory; a model without sizes counts as 0 MiB."""
         listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
         return tuple(_resident(model) for model in listed.models if model.model or model.name)
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
-        """Load and keep, by an empty prompt; models that only embed, by an empty input. Success is the server's word: look at `resident`.
-
-        Raises ModelNotFound, SwapTimedOut, BackendUnreachable, and SwapFailed with the server's words for everything else.
-        """
+        """As the port says: by an empty prompt; models that only embed, by an empty input."""
         pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
         late = SwapTimedOut(f"{model} did not load within {timeout_s:g} s.")
         await self._owned(self._change(model, {"keep_alive": FOREVER, **pinned}, timeout_s, late))
 
     async def unload(self, model: str) -> None:
-        """Drop as soon as nothing runs on it; what is not loaded, too. Raises ModelNotFound, BackendUnreachable and SwapFailed."""
         late = SwapFailed(f"The model server did not confirm within {self._timeout_s:g} s that it unloads {model}.")
         await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s, late))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        """Generate one token from a prompt of one; False where nothing is answered in time. Ends with whoever awaits it."""
         limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
         body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
         try:

@@ -33,36 +33,24 @@ Say = Callable[[Said], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Runner:
-    """A model in memory.
-
-    Attributes:
-        keep_alive_s: how long it stays after its last request; 0 marks it for eviction, infinity keeps it.
-        expires_wall: refreshed only when the runner goes idle.
-        references: requests attached, waiting for a slot included.
-        died: set when its process has ended; nobody notices before the next request.
-        slowdown: how many times slower than the model's profile it runs.
-        evicting: another model waits for this one to go.
-        executions: requests that have held a slot and ended.
-        orphans: prompts that are still read though their callers have left, each holding a slot.
-        cached: the prompts that it read last: what begins with one of them finds a warm prompt cache.
-    """
+    """A model in memory."""
 
     model: EmulatedModel
     name: str
     digest: str
     key: LoadKey
     vram_bytes: int
-    keep_alive_s: float
+    keep_alive_s: float  # how long it stays after its last request; 0 marks it for eviction, infinity keeps it
     slots: asyncio.Semaphore
-    slowdown: float
-    expires_wall: float = 0.0
-    references: int = 0
-    died: asyncio.Event = field(default_factory=asyncio.Event)
+    slowdown: float  # how many times slower than the model's profile it runs
+    expires_wall: float = 0.0  # refreshed only when the runner goes idle
+    references: int = 0  # requests attached, waiting for a slot included
+    died: asyncio.Event = field(default_factory=asyncio.Event)  # its process has ended; nobody notices before the next request
     timer: asyncio.TimerHandle | None = None
-    evicting: bool = False
-    executions: int = 0
-    orphans: int = 0
-    cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))
+    evicting: bool = False  # another model waits for this one to go
+    executions: int = 0  # requests that have held a slot and ended
+    orphans: int = 0  # prompts that are still read though their callers have left, each holding a slot
+    cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))  # what begins with one finds a warm prompt cache
 
     def reads(self, prompt: str) -> bool:
         """Whether the cache is warm for this prompt, which is in it from now on."""

@@ -36,43 +36,28 @@ class OllamaError(HearthError):
 
 
 class EmulatedModel(BaseModel):
-    """One model on one card. The defaults are those of an 8B model at four bits.
-
-    Attributes:
-        name: stays that of the original when a model is copied.
-        size_gib: the weights on disk; vram_gib: GPU memory held while loaded (weights, KV cache and buffers; at most what the card has).
-        prompt_tokens_per_s, decode_tokens_per_s: single-stream rates.
-        load_s: process start until the first request can run; unload_s: kill until the memory is free again.
-        context_tokens: the longest context that the model was trained for.
-        capabilities: in Ollama's words: completion, tools, insert, vision, embedding, thinking.
-        vocabulary: the words that it writes; empty for the built-in ones.
-        byte_tokens: True counts one token per byte (a blank is three), like a model with a byte-level tokenizer.
-        ends: False never stops by itself, like a model without an end token.
-        templated: True renders prompts with an Ollama template; False uses the template inside the weights.
-        parameters: defaults from a Modelfile, such as `num_ctx`.
-        created_wall: seconds since 1970-01-01 UTC.
-    """
+    """One model on one card. The defaults are those of an 8B model at four bits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    size_gib: float = Field(default=4.6, gt=0)
-    vram_gib: float = Field(default=6.2, ge=0)
-    prompt_tokens_per_s: float = Field(default=3865.0, gt=0)
+    name: str  # stays that of the original when a model is copied
+    size_gib: float = Field(default=4.6, gt=0)  # the weights on disk
+    vram_gib: float = Field(default=6.2, ge=0)  # held while loaded: weights, KV cache and buffers; at most what the card has
+    prompt_tokens_per_s: float = Field(default=3865.0, gt=0)  # single-stream rates
     decode_tokens_per_s: float = Field(default=112.0, gt=0)
-    load_s: float = Field(default=2.0, ge=0)
-    unload_s: float = Field(default=0.8, ge=0)
-    context_tokens: int = Field(default=32768, gt=0)
+    load_s: float = Field(default=2.0, ge=0)  # process start until the first request can run
+    unload_s: float = Field(default=0.8, ge=0)  # kill until the memory is free again
+    context_tokens: int = Field(default=32768, gt=0)  # the longest context that it was trained for
     family: str = "llama"
     parameter_size: str = "8.0B"
     quantization: str = "Q4_K_M"
-    capabilities: tuple[str, ...] = ("completion",)
+    capabilities: tuple[str, ...] = ("completion",)  # in Ollama's words: completion, tools, insert, vision, embedding, thinking
     embedding_length: int = Field(default=4096, gt=0)
-    vocabulary: tuple[str, ...] = ()
-    byte_tokens: bool = False
-    ends: bool = True
-    templated: bool = True
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    vocabulary: tuple[str, ...] = ()  # the words that it writes; empty for the built-in ones
+    byte_tokens: bool = False  # one token per byte (a blank is three), like a model with a byte-level tokenizer
+    ends: bool = True  # False never stops by itself, like a model without an end token
+    templated: bool = True  # renders prompts with an Ollama template; False uses the template inside the weights
+    parameters: dict[str, Any] = Field(default_factory=dict)  # defaults from a Modelfile, such as `num_ctx`
     system: str = ""
     template: str = "{{ .Prompt }}"
     created_wall: float = 0.0

@@ -47,51 +47,33 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a caller wants of a model.
+    """What a caller wants of a model."""
 
-    Attributes:
-        model: as the caller wrote it.
-        prompt: a finished prompt (raw generate); None renders `messages`.
-        options: in Ollama's names.
-        schema: `"json"`, a JSON schema or None.
-        think: True, False, an effort, or None for the model's default.
-        keep_alive_s: None keeps what the runner has; infinity for ever.
-        logprobs: wanted, with `top_logprobs` alternatives each.
-        context: the answer gives the numbers of the conversation's tokens.
-        render_only: show the prompt and say nothing (`_debug_render_only`).
-    """
-
-    model: str
+    model: str  # as the caller wrote it
     stream: bool
     messages: Sequence[Message] = ()
-    prompt: str | None = None
-    options: JsonObject = field(default_factory=dict)
+    prompt: str | None = None  # a finished prompt (raw generate); None renders `messages`
+    options: JsonObject = field(default_factory=dict)  # in Ollama's names
     tools: Sequence[JsonObject] = ()
-    schema: JsonValue = None
-    think: JsonValue = None
-    keep_alive_s: float | None = None
+    schema: JsonValue = None  # `"json"`, a JSON schema or None
+    think: JsonValue = None  # True, False, an effort, or None for the model's default
+    keep_alive_s: float | None = None  # None keeps what the runner has; infinity for ever
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
-    context: bool = False
-    render_only: bool = False
+    context: bool = False  # the answer gives the numbers of the conversation's tokens
+    render_only: bool = False  # show the prompt and say nothing (`_debug_render_only`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options that the emulated runner heeds.
+    """The options that the emulated runner heeds."""
 
-    Attributes:
-        num_ctx: context of one slot after clamping.
-        seed: None draws a fresh one. At temperature 0 it is always the same: the likeliest token follows, whatever the seed.
-        limit_tokens: None where the reply may end by itself.
-    """
-
-    num_ctx: int
+    num_ctx: int  # context of one slot after clamping
     load_key: LoadKey
-    seed: int | None
-    limit_tokens: int | None
+    seed: int | None  # None draws a fresh one; at temperature 0 always the same: the likeliest token follows, whatever the seed
+    limit_tokens: int | None  # None where the reply may end by itself
     stop: tuple[str, ...]
     num_keep: int
 

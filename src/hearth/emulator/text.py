@@ -38,23 +38,15 @@ _FORMATS = {"date": "2026-01-15", "date-time": "2026-01-15T08:30:00Z", "time": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What shapes a reply besides the prompt.
-
-    Attributes:
-        limit_tokens: at most this many, None for the natural length.
-        schema: `"json"`, a JSON schema, or None for free text.
-        thinks: begin with some reasoning.
-        tool: answer with this call instead of text.
-        drift: the piece from which a warm prompt cache makes it say something else; None for never.
-    """
+    """What shapes a reply besides the prompt."""
 
     seed: int
-    limit_tokens: int | None = None
+    limit_tokens: int | None = None  # None for the natural length
     stop: tuple[str, ...] = ()
-    schema: JsonValue = None
-    thinks: bool = False
-    tool: ToolCall | None = None
-    drift: int | None = None
+    schema: JsonValue = None  # `"json"`, a JSON schema, or None for free text
+    thinks: bool = False  # begin with some reasoning
+    tool: ToolCall | None = None  # answer with this call instead of text
+    drift: int | None = None  # the piece from which a warm prompt cache makes it say something else; None for never
 
 
 def draws(key: str) -> Iterator[int]:
