@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from click.testing import CliRunner, Result
 
 from hearth.bootstrap import running_gateway
@@ -17,8 +15,6 @@ from hearth.config.loading import load_gateway_config
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from tests.cli.stub_gateway import StubGateway, recorded
-
-T = TypeVar("T")
 
 
 class Hearth:
@@ -46,32 +42,6 @@ def busy() -> Iterator[StubGateway]:
         yield stub
 
 
-@contextmanager
-def in_a_thread(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """What an asynchronous context gives, while its loop runs in a thread: the commands are called from here, as from a shell."""
-    found: list[T] = []
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def hold() -> None:
-        try:
-            async with context as value:
-                found.append(value)
-                ready.set()
-                await stop.wait()
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(hold(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
-
-
 @asynccontextmanager
 async def _emulator(speed: float = 500.0) -> AsyncIterator[str]:
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
@@ -90,14 +60,18 @@ async def _gateway(config: Path, port: int) -> AsyncIterator[tuple[str, str]]:
         yield url, ollama_url
 
 
-def emulated(speed: float = 500.0) -> AbstractContextManager[str]:
-    """The URL of a fast emulated Ollama."""
-    return in_a_thread(_emulator(speed))
+@contextmanager
+def emulated(speed: float = 500.0) -> Iterator[str]:
+    """The URL of a fast emulated Ollama, in a thread of its own: the commands are called from here, as from a shell."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_emulator(speed)) as url:
+        yield url
 
 
-def serving(config: Path, port: int = 0) -> AbstractContextManager[tuple[str, str]]:
+@contextmanager
+def serving(config: Path, port: int = 0) -> Iterator[tuple[str, str]]:
     """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the URLs of both."""
-    return in_a_thread(_gateway(config, port))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_gateway(config, port)) as urls:
+        yield urls
 
 
 @pytest.fixture(scope="module")

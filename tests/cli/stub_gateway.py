@@ -1,4 +1,4 @@
-"""A gateway that answers recorded JSON over real HTTP: what the status command sees, without what makes it."""
+"""A gateway that answers recorded JSON over real HTTP: what the commands see, without what makes it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-RECORDED = Path(__file__).parent / "recorded"
-
 
 def recorded(name: str) -> dict[str, Any]:
     """A fresh copy of an answer in `recorded/`."""
-    answer: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    answer: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text())
     return answer
 
 
@@ -39,7 +37,7 @@ class StubGateway:
 
     @contextmanager
     def listening(self) -> Iterator[StubGateway]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"stub": self}))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_port}"
@@ -51,31 +49,26 @@ class StubGateway:
             server.server_close()
 
 
-def _handler(stub: StubGateway) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path, "method": self.command})
-            status, content_type, body = stub.answers.get(self.path, (404, "text/plain", b"404 page not found"))
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            for name, value in stub.answer_headers.items():
-                self.send_header(name, value)
-            if status in {301, 302, 307}:
-                self.send_header("Location", body.decode())
-            after = stub.after_stream if content_type == "text/event-stream" else None
-            self.send_header("Content-Length", str(len(body) + (after is not None)))
-            self.end_headers()
-            self.wfile.write(body)
-            if after is not None:
-                after()
-                self.rfile.read(1)
+class _Handler(BaseHTTPRequestHandler):
+    stub: StubGateway
 
-        def do_POST(self) -> None:
-            if (length := int(self.headers.get("Content-Length", "0"))) > 0:
-                stub.bodies.append(json.loads(self.rfile.read(length)))
-            self.do_GET()
+    def do_GET(self) -> None:
+        self.stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path, "method": self.command})
+        if (length := int(self.headers.get("Content-Length", "0"))) > 0:
+            self.stub.bodies.append(json.loads(self.rfile.read(length)))
+        status, content_type, body = self.stub.answers.get(self.path, (404, "text/plain", b"404 page not found"))
+        after = self.stub.after_stream if content_type == "text/event-stream" else None
+        own = {"Content-Type": content_type, "Content-Length": str(len(body) + (after is not None))}
+        self.send_response(status)
+        for name, value in {**own, **self.stub.answer_headers, **({"Location": body.decode()} if status == 307 else {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        if after is not None:
+            after()
+            self.rfile.read(1)
 
-        def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Nothing: pytest's output is not this server's log."""
+    do_POST = do_GET
 
-    return Handler
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Nothing: pytest's output is not this server's log."""
