@@ -20,7 +20,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class StubGateway:
-    """Answers by path: (status, content type, body). Remembers the headers of every request, and the bodies of those that have one.
+    """Answers by path, or `otherwise`: (status, content type, body). Remembers the headers and bodies of requests.
 
     A stream promises one byte more than it has: its reader waits for it while `after_stream` runs.
     """
@@ -29,6 +29,7 @@ class StubGateway:
     seen: list[dict[str, str]] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
     answer_headers: dict[str, str] = field(default_factory=dict)
+    otherwise: tuple[int, str, bytes] = (404, "text/plain", b"404 page not found")
     url: str = ""
     after_stream: Callable[[], None] | None = None
 
@@ -56,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path, "method": self.command})
         if (length := int(self.headers.get("Content-Length", "0"))) > 0:
             self.stub.bodies.append(json.loads(self.rfile.read(length)))
-        status, content_type, body = self.stub.answers.get(self.path, (404, "text/plain", b"404 page not found"))
+        status, content_type, body = self.stub.answers.get(self.path, self.stub.otherwise)
         after = self.stub.after_stream if content_type == "text/event-stream" else None
         own = {"Content-Type": content_type, "Content-Length": str(len(body) + (after is not None))}
         self.send_response(status)

@@ -10,25 +10,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from hearth import events
 from hearth.admission.auth import digest_of
 from hearth.cli.demo import CALLERS, HOME_MODEL, ROUND, VISITOR, Narrator, ask_for_ever, demo_config, key_of, run_demo
 from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
 from hearth.emulator.models import default_profiles
-from hearth.events import (
-    Event,
-    ItemDispatched,
-    ItemEnded,
-    ItemInterrupted,
-    ItemProtected,
-    ItemQueued,
-    ItemResumed,
-    ModeChanged,
-    SwapCompleted,
-    SwapFailed,
-    SwapStarted,
-)
-from hearth.types import Lane, Outcome, RequestId, Sequence, Way
+from hearth.events import Event, ItemEnded
+from hearth.types import Lane, Outcome, Way
 from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
 from tests.support.cases import for_each
@@ -37,30 +26,38 @@ from tests.support.patience import WITHIN_S
 CODER = "qwen2.5-coder:14b"
 
 
-def item(kind: type[Any], who: str = "editor", **fields: Any) -> Any:
-    known = {"lane": Lane.EXTERNAL, "caller": who, "model": CODER, "task_type": None, "at": 0.0}
-    return kind(sequence=Sequence(1), request_id=RequestId("req_1"), **known | fields)
+KNOWN: dict[str, Any] = {
+    "at": 0.0,
+    "caller": "editor",
+    "model": CODER,
+    "from_models": (HOME_MODEL,),
+    "to_model": CODER,
+    "why": "waiting",
+    "swap_s": 1.5,
+}
+
+
+def event(name: str, **fields: Any) -> Any:
+    kind: type[Event] = getattr(events, name)
+    return samples.sample(kind, **{field: value for field, value in KNOWN.items() if field in kind.__dataclass_fields__} | fields)
 
 
 def ended(who: str = "editor", outcome: Outcome = Outcome.COMPLETED, *, queue_s: float = 0.0, backend_s: float = 1.0) -> ItemEnded:
-    measured: dict[str, Any] = {"queue_s": queue_s, "backend_s": backend_s, "total_s": queue_s + backend_s}
-    return replace(samples.ended(outcome, at=0.0), caller=who, **measured)
+    return samples.ended(outcome, caller=who, queue_s=queue_s, backend_s=backend_s, total_s=queue_s + backend_s)
 
 
-QUEUED = item(ItemQueued, position=0)
-ASSISTANT = item(ItemQueued, "assistant", lane=Lane.INTERNAL, position=0)
-INTERRUPTED = item(ItemInterrupted, attempt=1, interrupt_count=1, ran_s=0.8)
-RESUMED = item(ItemResumed, attempt=2, how=Way.CONTINUE, again_tokens=120, verified_chars=0, catch_up_s=0.4)
-SWAP = SwapStarted(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, why="waiting")
-SWAPPED = SwapCompleted(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, swap_s=1.5, vram_mib=None, offloaded=False)
-NOT_SWAPPED = SwapFailed(at=0.0, from_models=(HOME_MODEL,), to_model=CODER, swap_s=1.0, reason="swap_failed", detail="no room")
+QUEUED = event("ItemQueued", position=0)
+ASSISTANT = event("ItemQueued", caller="assistant", lane=Lane.INTERNAL)
+SWAPPED = event("SwapCompleted", offloaded=False)
+INTERRUPTED = event("ItemInterrupted", ran_s=0.8)
+RESUMED = event("ItemResumed", how=Way.CONTINUE, again_tokens=120, catch_up_s=0.4)
 
 
-def printed(*events: Event, speed: float = 10.0, summed_up: bool = False) -> list[str]:
+def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> list[str]:
     out = io.StringIO()
     narrator = Narrator(console_for(out, environ={"COLUMNS": "200"}), speed=speed)
-    for event in events:
-        narrator.emit(event)
+    for each in happened:
+        narrator.emit(each)
     if summed_up:
         out.truncate(out.seek(0))
         narrator.sum_up(demo_config(1.0))
@@ -68,29 +65,29 @@ def printed(*events: Event, speed: float = 10.0, summed_up: bool = False) -> lis
 
 
 @for_each(
-    ("events", "last"),
+    ("happened", "last"),
     [
-        ([ModeChanged(at=100.0, active=True), replace(QUEUED, at=103.25, position=2)], f"3.2 s editor asks {CODER}, 2 ahead"),
-        ([ASSISTANT, item(ItemQueued, "chat", position=0), INTERRUPTED], "editor is interrupted after 0.8 s: assistant goes first"),
-        ([item(ItemDispatched, attempt=2, waited_s=0.0)], "0.0 s editor runs again (try 2)"),
-        ([item(ItemDispatched, attempt=1, waited_s=0.01)], ""),
-        ([item(ItemDispatched, attempt=1, waited_s=2.0)], "0.0 s editor runs, after it waited 2.0 s"),
+        ([event("ModeChanged", at=100.0), replace(QUEUED, at=103.25, position=2)], f"3.2 s editor asks {CODER}, 2 ahead"),
+        ([ASSISTANT, replace(QUEUED, caller="chat"), INTERRUPTED], "editor is interrupted after 0.8 s: assistant goes first"),
+        ([event("ItemDispatched", attempt=2, waited_s=0.0)], "0.0 s editor runs again (try 2)"),
+        ([event("ItemDispatched", attempt=1, waited_s=0.01)], ""),
+        ([event("ItemDispatched", attempt=1, waited_s=2.0)], "0.0 s editor runs, after it waited 2.0 s"),
         ([RESUMED], "0.0 s editor continues where it stopped: 120 tokens read again in 0.4 s"),
         ([replace(RESUMED, how=Way.REPLAY)], "120 tokens repeated and compared in 0.4 s"),
-        ([SWAP], f"0.0 s swap: {HOME_MODEL} is replaced by {CODER}"),
+        ([event("SwapStarted")], f"0.0 s swap: {HOME_MODEL} is replaced by {CODER}"),
         ([SWAPPED], f"0.0 s {CODER} is loaded after 1.5 s (15 s on a real GPU)"),
-        ([replace(SWAP, from_models=())], f"0.0 s load: {CODER}"),
-        ([replace(SWAP, why="home")], f"nothing waits: loading the home model {CODER}"),
-        ([NOT_SWAPPED], f"{CODER} could not be loaded: no room"),
-        ([replace(NOT_SWAPPED, to_model="", detail="no answer")], f"{HOME_MODEL} could not be unloaded: no answer"),
-        ([item(ItemProtected, interrupt_count=3)], "was interrupted 3 times, and will not be again"),
+        ([event("SwapStarted", from_models=())], f"0.0 s load: {CODER}"),
+        ([event("SwapStarted", why="home")], f"nothing waits: loading the home model {CODER}"),
+        ([event("SwapFailed", detail="no room")], f"{CODER} could not be loaded: no room"),
+        ([event("SwapFailed", to_model="", detail="no answer")], f"{HOME_MODEL} could not be unloaded: no answer"),
+        ([event("ItemProtected", interrupt_count=3)], "was interrupted 3 times, and will not be again"),
         ([ended(queue_s=2.0)], "has its answer after 3.0 s, of which it waited 2.0 s"),
         ([replace(ended(outcome=Outcome.FAILED), reason="swap_failed")], "failed: swap_failed"),
         ([replace(QUEUED, model="\x1b[2J", caller="\x07")], "\ufffd asks \ufffd[2J"),
     ],
 )
-def test_an_event_is_printed_in_plain_words(events: list[Event], last: str):
-    assert "".join(printed(*events)[-1:]).endswith(last) if last else printed(*events) == []
+def test_an_event_is_printed_in_plain_words(happened: list[Event], last: str):
+    assert "".join(printed(*happened)[-1:]).endswith(last) if last else printed(*happened) == []
 
 
 def test_the_closing_table_counts_what_failed_averages_the_waits_and_says_what_swaps_and_arrival_order_took():

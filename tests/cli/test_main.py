@@ -1,18 +1,13 @@
-"""The root command: what it lists, what it imports, how errors of ours become exit codes, what a shell completes."""
+"""The root command: what it imports, and what a shell completes; `tests/golden` has what it lists."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-import click
-import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
-from hearth.cli import LazyCommand, RootGroup, main
-from hearth.errors import ConfigError, SwapFailed
-from hearth.types import __version__
+from hearth.cli import main
 from tests.support.cases import for_each
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
@@ -28,36 +23,6 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "IMPORTED"
-
-
-def test_help_lists_every_command_in_the_order_of_use_with_the_first_line_of_its_own_help(hearth):
-    text = hearth("--help").output
-    places = [text.index(f"\n  {name} ") for name in main.commands]
-    assert places == sorted(places)
-    for stand_in in main.commands.values():
-        assert isinstance(stand_in, LazyCommand)
-        assert stand_in.load().get_short_help_str(limit=200) == stand_in.short_help
-    with pytest.raises(TypeError, match="not a click command"):
-        LazyCommand("broken", target="hearth.cli:__doc__", short_help="").load()
-    assert hearth("--version").output == f"hearth {__version__}\n"
-    assert hearth("version").output.startswith(f"hearth {__version__} (Python ")
-
-
-@for_each(
-    ("error", "code", "says"),
-    [
-        (ConfigError(["a:1: x", "a:9: y"]), 2, "Error: 2 problems in the configuration:\n  a:1: x\n  a:9: y\n"),
-        (ConfigError(["x"]), 2, "Error: 1 problem in the configuration:\n  x\n"),
-        (SwapFailed("no room"), 1, "Error: no room\n"),
-        (ZeroDivisionError(), 1, ""),  # a defect is not dressed up as a message
-    ],
-)
-def test_an_error_of_ours_is_a_message_and_an_exit_code(error, code, says):
-    def fail() -> None:
-        raise error
-
-    result = CliRunner().invoke(RootGroup("hearth", commands=[click.Command("fail", callback=fail)]), ["fail"])
-    assert (result.exit_code, result.stdout, result.stderr) == (code, "", says)
 
 
 @for_each(

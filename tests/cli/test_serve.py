@@ -57,37 +57,27 @@ def test_what_cannot_be_served_ends_in_words(hearth, tmp_path, args, environ, co
     assert all(each.format(taken=taken) in result.stderr for each in says)
 
 
-def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(tmp_path: Path):
+def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(tmp_path: Path):
     file = tmp_path / "hearth.yaml"
     file.write_text("queue: {max_external_depth: 5}\n")
     command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(file)]
     environ = {"HOME": str(tmp_path), "PATH": ""}
     with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
         assert gateway.stdout is not None
+        assert gateway.stderr is not None
         events = (json.loads(line) for line in gateway.stdout)
         assert "emulator_started" in itertools.takewhile(lambda name: name != "gateway_started", (each["event"] for each in events))
         said = (each for each in events if each["event"] in {"config_reloaded", "config_rejected", "gateway_stopped"})
-
         file.write_text("queue: {max_external_depth: 6}\nserver: {port: 9000}\n")
         reloaded = next(said)
         assert (reloaded["event"], reloaded["generation"], reloaded["needs_restart"]) == ("config_reloaded", 2, ["server.port"])
-
         file.write_text("queue: {max_external_depth: six}\n")
-        rejected = next(said)
-        assert (rejected["event"], rejected["level"]) == ("config_rejected", "warning")
-        assert rejected["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
+        assert next(said)["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
         gateway.send_signal(signal.SIGHUP)
         assert next(said)["event"] == "config_rejected"
-
-        file.write_text("queue: {max_external_depth: 6}\n")
-        mended = next(said)
-        assert (mended["generation"], mended["changed"], mended["needs_restart"]) == (3, ["server.port"], [])
-
         gateway.send_signal(signal.SIGINT)
         assert [each["event"] for each in said] == ["gateway_stopped"]
-        assert gateway.stderr is not None
-        assert gateway.stderr.read() == f"configuration: {file}\n"
-        assert gateway.wait(timeout=WITHIN_S) == 0
+        assert (gateway.wait(timeout=WITHIN_S), gateway.stderr.read()) == (0, f"configuration: {file}\n")
 
 
 def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
@@ -135,33 +125,26 @@ async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_serv
 async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(tmp_path: Path):
     file = tmp_path / "config.yaml"
     file.write_text("storage: {enabled: false}\n")
-    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (_, other):
-        with pytest.raises(ConfigError, match="Hearth answers at"):
-            async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=other):
-                pass
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match="Hearth answers at"):
-        async with running_gateway(GatewayConfig(), port=port, backend_mode=BackendMode.OLLAMA, ollama_url=f"http://127.0.0.1:{port}"):
-            pass
-    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
-        file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{url}'}}\n")
+    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (gateway, other):
+        for url, own_port in ((other, 0), (f"http://127.0.0.1:{port}", port)):
+            with pytest.raises(ConfigError, match="Hearth answers at"):
+                async with running_gateway(GatewayConfig(), port=own_port, backend_mode=BackendMode.OLLAMA, ollama_url=url):
+                    pass
+        file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{other}'}}\n")
         assert not await gateway.reload_file()
         assert gateway.config.settings.ollama.url == "http://127.0.0.1:11434"
 
 
-def test_a_directory_of_the_owners_choice_that_others_can_read_is_told_and_left_alone(tmp_path: Path, hearth):
-    async def warnings() -> list[str]:
-        async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True) as (gateway, _):
-            return gateway.warnings()
-
+async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_and_left_alone(tmp_path, hearth):
     tmp_path.chmod(0o755)
     file = tmp_path / "config.yaml"
     file.write_text(f"storage: {{path: '{tmp_path}/hearth.db', reserve_mib: 0}}\n")
-    (said,) = asyncio.run(warnings())
+    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True) as (gateway, _):
+        (said,) = gateway.warnings()
     assert said == f"storage.path: {tmp_path} is accessible to other users of this machine (mode 755): chmod 700 {tmp_path}"
-    assert f"warning: {said}" in hearth("config", "check", str(file)).stderr
-    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    assert (f"warning: {said}" in hearth("config", "check", str(file)).stderr, tmp_path.stat().st_mode & 0o777) == (True, 0o755)
     tmp_path.chmod(0o700)
     assert said not in hearth("config", "check", str(file)).stderr
 

@@ -125,15 +125,6 @@ def test_several_workloads_are_a_table_each(hearth, names, expected):
     assert sum(line.startswith("affinity ") for line in lines) == len(expected)
 
 
-@for_each("columns", ["80", "50"])
-def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(hearth, columns):
-    result = hearth("simulate", "--workload", "house_day", "--policy", "fifo", COLUMNS=columns)
-    lines = result.stdout.splitlines()
-    assert lines[0].strip() == "house_day"
-    assert ["swaps" in result.stdout, "interrupted" in result.stdout, "…" in result.stdout] == [True, False, False]
-    assert columns == "50" or len(lines) == len(("title", "units", "heads", "fifo"))
-
-
 def test_workloads_are_named_in_the_answer_and_a_saved_one_is_the_same_when_it_is_read(hearth, tmp_path):
     runs = runs_of(hearth("simulate", *BOTH, "--policy", "fifo", "--json", "-"))
     assert [(run["workload"], run["policy"]) for run in runs] == [(SECOND, "fifo"), (FIRST, "fifo")]

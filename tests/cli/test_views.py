@@ -213,12 +213,6 @@ def test_top_shows_nothing_that_is_not_there_and_fewer_columns_where_there_is_le
     assert (shown in drawn, absent in drawn) == (True, False), drawn
 
 
-def test_a_narrow_status_shows_whole_models_and_no_tasks():
-    shown = lines(view("status", busy()), columns=60)
-    assert not any("task" in line for line in shown)
-    assert sum(re.match(r"waits .*qwen2\.5:32b-instruct-q6_K ", line) is not None for line in shown) == 1
-
-
 def test_the_last_screen_stays_with_the_reason_above_it_while_the_gateway_is_away_and_is_cut_to_the_height_of_the_terminal():
     stream = Terminal()
     watch([busy(), "no gateway at http://x: refused", busy()], console_for(stream, environ={"TERM": "xterm"}))
