@@ -21,7 +21,7 @@ CAPS = Caps(request=100, external=250)
 
 
 def booked(name: str, nano_usd: int, *, caller: str = "a", lane: Lane = Lane.EXTERNAL) -> Booked:
-    return Booked(name=name, caller=caller, lane=lane, nano_usd=nano_usd)
+    return name, caller, lane, nano_usd
 
 
 def budget_with(*rows: Booked) -> Budget:

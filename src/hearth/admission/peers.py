@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Self
+from typing import Literal, Self
 
 from hearth.clock import Clock
 from hearth.events import ConnectionsCrowded
@@ -26,6 +25,8 @@ CONNECTION_LIMIT = 4096
 SPARE_DESCRIPTORS = 256
 """For the store, the log, the model server and refused connections."""
 _FEWEST = 64
+Place = Literal["admitted", "rejecting", "closed"]
+"""Where a connection is; one that is rejected gets an answer that says so."""
 
 
 def is_loopback(address: str) -> bool:
@@ -66,39 +67,29 @@ class _Record:
         return count
 
 
-class _Records(dict[str, _Record]):
-    """By peer; the one that was quiet for longest is forgotten when there are too many."""
-
-    def of(self, peer: str) -> _Record:
-        self[peer] = record = self.pop(peer, None) or _Record()
-        if len(self) > MAX_PEERS:
-            del self[next(iter(self))]
-        return record
+def _record_of(peer: str, records: dict[str, _Record]) -> _Record:
+    """That of a peer, made the youngest; the one that was quiet for longest is forgotten when there are too many."""
+    records[peer] = record = records.pop(peer, None) or _Record()
+    if len(records) > MAX_PEERS:
+        del records[next(iter(records))]
+    return record
 
 
 class WrongKeys:
     """The recent wrong keys of every peer: who tries keys is slowed; right keys are never counted, so nobody can lock the others out."""
 
     def __init__(self) -> None:
-        self._records = _Records()
+        self._records: dict[str, _Record] = {}
 
     def note(self, peer: str, now: float) -> tuple[float, int] | None:
         """One more wrong key. None where it is answered, else the seconds until the next one is, and how many to report now."""
-        record = self._records.of(peer)
+        record = _record_of(peer, self._records)
         answered_at = record.answered_at
         record.unreported = 1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unreported + 1
         if len(answered_at) < PER_WINDOW or answered_at[0] <= now - WINDOW_S:
             answered_at.append(now)
             return None
         return answered_at[0] + WINDOW_S - now, record.to_report(now)
-
-
-class Place(Enum):
-    """Where a connection is; one that is rejected gets an answer that says so."""
-
-    ADMITTED = auto()
-    REJECTING = auto()
-    CLOSED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,31 +127,31 @@ class Connections:
         self.limits = limits or ConnectionLimits.sharing(max_connections())
         self._open = Counter[str]()
         self._refused = self._rejecting = 0
-        self._records = _Records()
+        self._records: dict[str, _Record] = {}
 
     def enter(self, peer: str) -> Place:
         """A new connection. One that is refused is kept for the time of an answer; where too many are, it is closed without one."""
         bound = self._bound(peer)
         if bound is None:
             self._open[peer] += 1
-            return Place.ADMITTED
+            return "admitted"
         self._refused += 1
-        now, record = self.clock.monotonic(), self._records.of(peer)
+        now, record = self.clock.monotonic(), _record_of(peer, self._records)
         record.unreported += 1
         if refused := record.to_report(now):
             self.events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound, open=self._open[peer], refused=refused))
         if self._rejecting >= MAX_REJECTING:
-            return Place.CLOSED
+            return "closed"
         self._rejecting += 1
-        return Place.REJECTING
+        return "rejecting"
 
     def leave(self, peer: str, place: Place) -> None:
         """A connection has ended; once for each that was entered."""
-        if place is Place.ADMITTED:
+        if place == "admitted":
             self._open[peer] -= 1
             if not self._open[peer]:
                 del self._open[peer]
-        elif place is Place.REJECTING:
+        elif place == "rejecting":
             self._rejecting -= 1
 
     def shown(self) -> dict[str, object]:

@@ -29,6 +29,7 @@ from hearth.types import Sequence as SequenceNumber
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
 MAX_CALLERS = 1000
+_BEGINS_TO_WAIT = (ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent)
 REFUSALS_WITHIN_S = 300.0
 CHECK_EVERY_S = 60.0
 """Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""
@@ -138,8 +139,7 @@ class GatewayAlerter(HandlingSink):
         self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
             **{kind: partial(self._send_all, rule) for kind, rule in RULES.items()},
             ev.RequestRejected: self._on_rejected,
-            **dict.fromkeys((ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent), self._on_waiting),
-            **dict.fromkeys((ev.ItemDispatched, ev.ItemEnded), self._on_not_waiting),
+            **dict.fromkeys((*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded), self._on_queue),
             ev.SwapCompleted: self._on_swap,
         }
         self.update(settings)
@@ -263,18 +263,17 @@ class GatewayAlerter(HandlingSink):
             if len(recent) == threshold and recent[0] > event.at - REFUSALS_WITHIN_S:
                 self.alert_rate_limited(event.caller, threshold, at=event.at)
 
-    def _on_waiting(self, event: ev.ItemEvent) -> None:
-        if event.lane is Lane.EXTERNAL and event.sequence not in self._waiting:
-            self._waiting.add(event.sequence)
-            if len(self._waiting) > self._settings.queue_depth_warning:
-                self.alert_queue_depth(len(self._waiting), at=event.at)
-
-    def _on_not_waiting(self, event: ev.ItemEvent) -> None:
-        if event.sequence in self._waiting:
+    def _on_queue(self, event: ev.ItemEvent) -> None:
+        limit, before = self._settings.queue_depth_warning, len(self._waiting)
+        if not isinstance(event, _BEGINS_TO_WAIT):
             self._waiting.discard(event.sequence)
-            depth = len(self._waiting)
-            if depth <= self._settings.queue_depth_warning // 2 and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing:
-                self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
+        elif event.lane is Lane.EXTERNAL:
+            self._waiting.add(event.sequence)
+        depth = len(self._waiting)
+        if depth > max(before, limit):
+            self.alert_queue_depth(depth, at=event.at)
+        elif depth < before and depth <= limit // 2 and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing:
+            self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
         self._send_all(RULES[ev.SwapCompleted], event)

@@ -128,7 +128,8 @@ class HttpConnection(HttpToolsProtocol):
         self._deadlines = config.deadlines
         self._connections = config.connections
         self._refuse = config.refuse
-        self._peer, self._place = THIS_MACHINE, Place.CLOSED
+        self._peer = THIS_MACHINE
+        self._place: Place = "closed"
         self._outgoing: CoalescingTransport
         self._disconnected: asyncio.Future[None] = self.loop.create_future()
         self._unread = bytearray()
@@ -143,10 +144,10 @@ class HttpConnection(HttpToolsProtocol):
         name = transport.get_extra_info("peername")
         self._peer = peer_of(name[0] if isinstance(name, tuple) else None)
         self._place = self._connections.enter(self._peer)
-        if self._place is Place.CLOSED:
+        if self._place == "closed":
             transport.abort()
             return
-        if self._place is Place.REJECTING:
+        if self._place == "rejecting":
             self.app = self._refuse
         self._outgoing = CoalescingTransport(transport, self.loop)
         super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all of a transport that uvicorn uses
@@ -155,7 +156,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._connections.leave(self._peer, self._place)
-        if self._place is Place.CLOSED:
+        if self._place == "closed":
             return
         self._unread.clear()
         self._expect_within(None)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
+from hearth.admission.budget import Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_id
 from hearth.config.settings import AlertType, GatewayConfig, Settings
 from hearth.errors import BudgetExceeded, StorageUnavailable
@@ -54,7 +54,7 @@ class CloudBudget(HandlingSink):
                 continue
             # A day that another time zone begins may hold so much of two days of which nothing had to be emitted.
             known = self._told_wall_s in day or self._budget.was_crossed(self._clock.wall())
-            self._budget.open_day(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
+            self._budget.open_day(day, [(name, caller, lane, nano_usd(spent)) for name, caller, lane, spent in rows])
             self._check_threshold(day, known=known)
         return day
 

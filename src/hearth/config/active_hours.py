@@ -60,9 +60,11 @@ def zone_of(name: str) -> tzinfo:
         ) from None
 
 
-def parse_window(text: str) -> Window:
-    """`HH:MM-HH:MM` as a window; `24:00` is allowed as its end. Raises ValueError."""
-    match = _WINDOW.fullmatch(text)
+def parse_window(value: object) -> Window:
+    """`HH:MM-HH:MM` as a window, which is taken as it is; `24:00` is allowed as its end. Raises ValueError."""
+    if isinstance(value, Window):
+        return value
+    match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError('must be a window such as "06:00-22:00", in quotes')
     start_hour, start_minute, end_hour, end_minute = map(int, match.groups())

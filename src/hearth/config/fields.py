@@ -225,10 +225,6 @@ def _priority(value: object) -> Priority:
     raise ValueError("must be critical, normal or background")
 
 
-def _window(value: object) -> Window:
-    return value if isinstance(value, Window) else active_hours.parse_window(value if isinstance(value, str) else "")
-
-
 Flag = Annotated[bool, Strict()]
 Integer = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
@@ -292,6 +288,6 @@ PriorityName = Annotated[
 _WINDOW_TEXT = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]
 WindowText = Annotated[
     Window,
-    BeforeValidator(_window, json_schema_input_type=_WINDOW_TEXT),
+    BeforeValidator(active_hours.parse_window, json_schema_input_type=_WINDOW_TEXT),
     PlainSerializer(active_hours.window_text, return_type=str),
 ]
