@@ -72,11 +72,7 @@ class Keyring:
         }
 
     def identify(self, headers: RequestHeaders, peer: str | None) -> Identity:
-        """The caller behind a request from the address `peer`.
-
-        Raises BadRequest for more than one credential, Unauthenticated without one (WrongKey: an unknown one). Where no keys are
-        configured, every caller on this machine is `local`.
-        """
+        """The caller behind a request from an address; without keys, `local` on this machine. Raises BadRequest, Unauthenticated."""
         if not self._identities:
             if peer is None or not is_loopback(peer):
                 raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
@@ -114,10 +110,7 @@ class Admission:
 
 
 def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayConfig, *, task_type: str | None = None) -> Admission:
-    """The key decides the lane, the task type (of the body, else of `X-Task-Type`) the priority, and hints can only lower it.
-
-    Raises BadRequest for a task type that is not 1 to 64 letters, digits, `_`, `.`, `:` or `-`.
-    """
+    """The key decides the lane, the task type (of the body, else of `X-Task-Type`) the priority; hints only lower it. Raises BadRequest."""
     task_type = task_type or headers.text(b"x-task-type") or None
     if task_type is not None and not _TASK_TYPE.fullmatch(task_type):
         raise BadRequest("a task type is 1 to 64 letters, digits, '_', '.', ':' or '-'")
@@ -173,11 +166,8 @@ def _is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
 
 
 class BodyRoom:
-    """The bytes of request bodies that are held, from the first one of each until its request has ended.
-
-    All external callers together may hold three quarters, so that internal ones always have the last one. One external caller may hold as
-    much as it leaves free for the others: with 256 MiB, a single caller has 96, and whoever comes next half of what is left.
-    """
+    """The bytes of request bodies that are held until their requests have ended. External callers together may hold three quarters, each
+    as much as it leaves free for the others: of 256 MiB, a single caller has 96, and the next one half of what is left."""
 
     def __init__(self) -> None:
         self._by_lane = dict.fromkeys(Lane, 0)

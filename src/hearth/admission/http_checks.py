@@ -96,10 +96,7 @@ def check_upgrade(headers: RequestHeaders) -> None:
 
 
 def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False) -> None:
-    """Raises Forbidden for what a page of another origin sent; another port of this machine is one too.
-
-    A link to a page of Hearth's own is harmless, but not to an address that `forwards` to the model server.
-    """
+    """Raises Forbidden for what a page of another origin sent (so is another port) but a link, if that `forwards` to no model server."""
     safe = method in _SAFE_METHODS
     if headers.values.get(b"sec-fetch-site") in _OTHER_SITES:
         document = headers.values.get(b"sec-fetch-dest", b"document") == b"document"
@@ -129,11 +126,7 @@ def cors_headers(headers: RequestHeaders) -> Headers:
 
 
 def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False, zstd: bool = False) -> None:
-    """Raises UnsupportedMedia for a body that is not JSON, in zstd or of another type where these are admitted.
-
-    From programs, forms and what they call JSON by mistake pass too; an empty POST of aiohttp is `application/octet-stream`. Every browser
-    sends one of two fields with whatever may change something (Fetch Metadata 2.4).
-    """
+    """Raises UnsupportedMedia for a body that is not JSON, in zstd or of another type where these are admitted."""
     if method in _SAFE_METHODS:
         return
     coding = headers.text(b"content-encoding").lower()
@@ -142,6 +135,7 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, f
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
     if media == "application/json" or (media == "application/octet-stream" and (binary or headers.text(b"content-length") == "0")):
         return
+    # Every browser sends one of them with whatever may change something (Fetch Metadata 2.4); programs call JSON a form by mistake.
     from_browser = b"origin" in headers.values or b"sec-fetch-site" in headers.values
     if from_browser or not (media in _FROM_PROGRAMS or (form and media == "multipart/form-data")):
         raise UnsupportedMedia

@@ -39,10 +39,7 @@ def _ended(stamps: array[float], span_s: float, now: float) -> int:
 
 
 class RateLimiter:
-    """Admissions per caller in any minute and any hour; a caller is forgotten an hour after its last one, so memory is bounded.
-
-    `now` is in seconds on the monotonic clock; one before an earlier one is taken as that.
-    """
+    """Admissions per caller in any minute and any hour. `now`: seconds on the monotonic clock; one before an earlier is taken as that."""
 
     def __init__(self, limits: RateLimitSettings) -> None:
         self._limits = limits
@@ -94,12 +91,10 @@ class RateLimiter:
         return {caller: self.get_usage(caller, now) for caller in sorted(self._stamps)}
 
     def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float) -> None:
-        """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in any order, on the same clock as `now`.
-
-        An instant in the future is taken as `now`, so that a clock that jumped can block nobody for longer than a window.
-        """
+        """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in any order, on the same clock as `now`."""
         now = self._advance(now)
         self._stamps.clear()
+        # An instant in the future is taken as now: a clock that jumped can block nobody for longer than a window.
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
                 self._add(caller, at)

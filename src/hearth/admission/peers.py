@@ -94,10 +94,7 @@ class WrongKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections: of all, of this machine, of all other machines together, of one of them.
-
-    This machine, with whatever proxy runs on it, and all others may each have seven eighths: an eighth is left for the other side.
-    """
+    """How many connections: of all, of this machine (with whatever proxy runs on it), of all other machines together, of one of them."""
 
     all: int
     this_machine: int
@@ -106,7 +103,7 @@ class ConnectionLimits:
 
     @classmethod
     def sharing(cls, connections: int) -> Self:
-        """The shares of so many."""
+        """The shares of so many; an eighth is left for the other side."""
         side = connections - connections // 8
         return cls(all=connections, this_machine=side, all_others=side, one_machine=max(1, connections // 4))
 

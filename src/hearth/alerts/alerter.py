@@ -50,12 +50,7 @@ class _Record:
 
 
 class Debouncer:
-    """The memory of what was sent, per key.
-
-    Args:
-        window_s: between two messages with one key; may be changed at any time.
-        has_target: whether messages of a type go anywhere now. A condition that goes on is sent once they do.
-    """
+    """What was sent of each key: one message in `window_s`, and of a condition that goes on also once its type has a target."""
 
     def __init__(self, window_s: float, has_target: Callable[[AlertType], bool] = lambda _: True) -> None:
         self.window_s = window_s
@@ -118,11 +113,7 @@ class Debouncer:
 
 
 class GatewayAlerter(HandlingSink):
-    """An `EventSink` that alerts.
-
-    The `alert_*` methods and `send_alert` may be called from the event loop at any time, also before `run`; they return whether a message
-    will be sent, and False where it is debounced, muted, or has no place to go.
-    """
+    """An `EventSink` that alerts. Its methods say whether a message will be sent: not debounced, muted or lacking a target."""
 
     def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster) -> None:
         self._settings = settings

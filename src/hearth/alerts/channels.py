@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from itertools import accumulate
-from types import MappingProxyType
+from typing import Literal
 
 from yarl import URL
 
@@ -29,25 +28,20 @@ NTFY_BYTES = 4096
 NAMED_ALERTS = 25
 """Alerts of a digest that are written out; the rest is a number."""
 _MARKDOWN = frozenset("\\*_~`|>#[]()<:-+.!@")
-_LOOKS: Mapping[Severity, tuple[int, str, str]] = MappingProxyType(
-    {
-        Severity.INFO: (0x3498DB, "3", "information_source"),
-        Severity.WARNING: (0xF1C40F, "4", "warning"),
-        Severity.ERROR: (0xE74C3C, "5", "rotating_light"),
-    }
-)
+_LOOKS = {
+    Severity.INFO: (0x3498DB, "3", "information_source"),
+    Severity.WARNING: (0xF1C40F, "4", "warning"),
+    Severity.ERROR: (0xE74C3C, "5", "rotating_light"),
+}
 """Discord's colour, ntfy's priority and tag."""
 _GREEN = 0x2ECC71
+Outcome = Literal["delivered", "wait", "retry", "refused", "gone"]
+"""What an answer means for the message, and for the posts to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one post says: an alert, or a digest of several.
-
-    Attributes:
-        dropped: alerts that found no room on their way to this target since its last message.
-        wall_at: seconds since 1970-01-01 UTC.
-    """
+    """What one post says at `wall_at` (seconds since 1970): an alert or several; `dropped`: those lost since this target's last message."""
 
     alerts: tuple[Alert, ...]
     dropped: int = 0
@@ -145,16 +139,13 @@ def ntfy_post(url: str, message: Message) -> Post:
     return Post(url=url, headers=headers, body=body.decode("utf-8", "ignore").encode())
 
 
-COMPOSERS: Mapping[str, Compose] = MappingProxyType({"discord": discord_post, "webhook": webhook_post, "ntfy": ntfy_post})
+COMPOSERS: Mapping[str, Compose] = {"discord": discord_post, "webhook": webhook_post, "ntfy": ntfy_post}
 """The targets that there are, by the names that log and status use."""
 
 
 def discord_text(text: str, limit: int) -> str:
-    """The text as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention, link or quote takes effect.
-
-    Discord reads a backslash before punctuation as that character; `@everyone` takes a character of no width as well, since clients
-    colour it even where it notifies nobody.
-    """
+    """The text as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention, link or quote takes effect."""
+    # A backslash before punctuation is that character; clients colour `@everyone` even where it notifies nobody, unless something is in it.
     pieces = ["\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text]
     ends = list(accumulate(len(piece.encode("utf-16-le", "surrogatepass")) // 2 for piece in pieces))
     if not ends or ends[-1] <= limit:
@@ -170,31 +161,21 @@ def _rfc3339(wall_at: float) -> str:
     return datetime.fromtimestamp(wall_at, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Outcome(StrEnum):
-    """What an answer means for the message, and for the posts to come."""
-
-    DELIVERED = "delivered"
-    WAIT = "wait"
-    RETRY = "retry"
-    REFUSED = "refused"
-    GONE = "gone"
-
-
 def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
     """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may go out; 0 where it does not say."""
     status, bucket = answer.status, answer.headers
     if status is None:
-        return Outcome.RETRY, 0.0
+        return "retry", 0.0
     if answer.delivered:
         is_last = bucket.get("x-ratelimit-remaining", "").strip() == "0"
-        return Outcome.DELIVERED, _seconds(bucket.get("x-ratelimit-reset-after")) if is_last else 0.0
+        return "delivered", _seconds(bucket.get("x-ratelimit-reset-after")) if is_last else 0.0
     if status == 429:
-        return Outcome.WAIT, _asked_wait_s(answer, wall_s) or DEFAULT_WAIT_S
+        return "wait", _asked_wait_s(answer, wall_s) or DEFAULT_WAIT_S
     if status in {401, 403, 404, 410}:
-        return Outcome.GONE, 0.0
+        return "gone", 0.0
     if status >= 500 or status in {408, 425}:
-        return Outcome.RETRY, _asked_wait_s(answer, wall_s)
-    return Outcome.REFUSED, 0.0
+        return "retry", _asked_wait_s(answer, wall_s)
+    return "refused", 0.0
 
 
 def _asked_wait_s(answer: PostAnswer, wall_s: float) -> float:

@@ -68,11 +68,7 @@ class Outbox:
         return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
     def undelivered(self, message: Message, *, keep_conditions: bool) -> None:
-        """A message that was taken will never arrive, nor what it says of earlier losses.
-
-        Args:
-            keep_conditions: how a condition stands waits again, behind the others and unless there is newer news; the rest is lost.
-        """
+        """A message that was taken will never arrive. With `keep_conditions`, how one stands waits again unless there is newer news."""
         kept = [each for each in message.alerts if keep_conditions and (each.lasting or each.resolved)]
         self.lose(len(message.alerts) - len(kept))
         self._unreported += message.dropped
@@ -230,12 +226,12 @@ class Target:
                 return
             self._attempts += 1
             outcome, answer = await self._post(message)
-        if outcome is Outcome.DELIVERED:
+        if outcome == "delivered":
             self._message = None
             self.sent += 1
             self._events.emit(AlertSent(suppressed=sum(each.suppressed for each in message.alerts), **self._about(message)))
-        elif outcome in {Outcome.GONE, Outcome.REFUSED}:
-            self._give_up(answer.name, stopped=outcome is Outcome.GONE)
+        elif outcome in {"gone", "refused"}:
+            self._give_up(answer.name, stopped=outcome == "gone")
         elif self._attempts >= MAX_ATTEMPTS:
             self._give_up(answer.name, keep_conditions=True)
 
@@ -247,14 +243,14 @@ class Target:
             answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
             self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
-            return Outcome.REFUSED, PostAnswer(failure="broken")
+            return "refused", PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
         if url == self._url:
             self._last, now = answer.name, self._clock.monotonic()
-            self._gone = outcome is Outcome.GONE
+            self._gone = outcome == "gone"
             if wait_s > 0:
                 self._silent_until = max(self._silent_until, now + wait_s)
-            self._failures = self._failures + 1 if outcome is Outcome.RETRY else 0
+            self._failures = self._failures + 1 if outcome == "retry" else 0
             self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
             self._wake.set()
         return outcome, answer

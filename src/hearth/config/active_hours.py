@@ -94,10 +94,8 @@ def is_active(window: Window, zone: tzinfo, wall_s: float) -> bool:
 
 
 def next_change(window: Window, zone: tzinfo, wall_s: float) -> float | None:
-    """The first instant after `wall_s` at which `is_active` gives another answer; None for a window of a whole day.
-
-    Assumes that a zone changes its offset at most once between two neighbouring boundaries, which holds for every zone in use.
-    """
+    """The first instant after `wall_s` at which `is_active` gives another answer; None for a window of a whole day."""
+    # A zone in use changes its offset at most once between two neighbouring boundaries.
     if is_whole_day(window):
         return None
     at = math.floor(wall_s)
@@ -108,11 +106,7 @@ def next_change(window: Window, zone: tzinfo, wall_s: float) -> float | None:
 
 
 def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
-    """All announcements of the first instant after `wall_s` that has any, with that instant; None when nothing is announced.
-
-    A task at a fixed time that the clock jumps over comes right after the jump; one in a repeated hour comes once, in the first pass
-    (Debian cron's rules, which cronsim follows).
-    """
+    """All announcements of the first instant after `wall_s` that has any, with that instant; None when nothing is announced."""
     coming = [(found, each) for each in announcements if (found := next_cron(each.cron, zone, wall_s)) is not None]
     if not coming:
         return None
@@ -121,10 +115,7 @@ def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s
 
 
 def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
-    """The calendar day in `zone` that an instant belongs to, as [start, end): from the first midnight that a clock on the wall shows.
-
-    Where the clock jumps over midnight, the day begins at the jump; so days adjoin, also where an hour comes twice.
-    """
+    """The calendar day in `zone` that an instant belongs to, as [start, end): from the first midnight, or the jump over it, on the wall."""
     date = _wall_clock(zone, wall_s).date()
     start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
     if wall_s >= end_s:  # the clock went back over midnight: the next day has begun already
@@ -137,7 +128,8 @@ def _midnight(zone: tzinfo, date: date) -> float:
 
 
 def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
-    """The first instant after `wall_s` that a five-field expression names, None for none within 50 years. Raises CronSimError."""
+    """The first instant after `wall_s` that a five-field expression names by Debian cron's rules, None for none within 50 years: a time
+    that the clock jumps over comes right after the jump, one in a repeated hour in its first pass. Raises CronSimError."""
     for occurrence in CronSim(cron, _wall_clock(zone, wall_s)):
         # In the second pass of a repeated hour cronsim still offers times of the first.
         if (at := occurrence.timestamp()) > wall_s:

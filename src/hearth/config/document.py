@@ -65,13 +65,8 @@ class Problem(NamedTuple):
 
 
 class Document:
-    """A file that is well-formed YAML. Raises ConfigError where the text holds control characters or is not YAML, too deep, or empty.
-
-    Attributes:
-        value: mappings, lists, strings, ints, floats, bools and None. A value with a problem of its own is left out, or None in a list.
-        lines: the line, counted from 1, of every key and list item.
-        problems: what is wrong with single values.
-    """
+    """A file that is YAML: its `value` without those that have `problems` of their own (None in a list), and the `lines` of keys and
+    list items. Raises ConfigError where the text holds control characters or is not YAML, too deep, or empty."""
 
     def __init__(self, text: str, *, source: str, loader: type[Any] = FASTEST_LOADER) -> None:
         self.lines: dict[KeyPath, int] = {}

@@ -44,12 +44,8 @@ _UNKNOWN_DIGEST = "0" * 64
 
 
 def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in a file. Raises ConfigError with every problem.
-
-    Args:
-        path: None takes `config/llm_gateway.yaml` where that exists, else the built-in defaults.
-        environ: what `${NAME}` refers to; None is the environment of this process.
-    """
+    """The configuration in a file, in `config/llm_gateway.yaml` if that exists, else the defaults; `environ`: what `${NAME}` refers to, if
+    not this process's environment. Raises ConfigError with every problem."""
     if path is None and not DEFAULT_PATH.exists():
         return GatewayConfig()
     chosen = DEFAULT_PATH if path is None else Path(path)
@@ -170,10 +166,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def _renamed(document: object) -> tuple[object, tuple[str, ...]]:
-    """The document with the names that Donna's gateway uses replaced by ours, and a note for each of them.
-
-    An old name beside the new one stays where it is: as an unknown key it is a problem, which is better than choosing between two values.
-    """
+    """The document with the names that Donna's gateway uses replaced by ours, unless ours is there too, and a note for each of them."""
     if not isinstance(document, dict):
         return document, ()
     notes, found = [], dict(document)

@@ -59,12 +59,7 @@ Vet = Callable[[GatewayConfig, GatewayConfig], str | None]
 
 
 class ReloadPlan:
-    """What comes next for one file, whose contents are known by tokens.
-
-    Args:
-        tried: the token of the content that is in force; empty where it is unknown.
-        polls: whether to look without a reason; the first such look comes at once.
-    """
+    """What comes next for one file. `tried`: the token of the content in force, or empty; `polls`: whether to look without a reason too."""
 
     def __init__(self, tried: str, now: float, *, polls: bool) -> None:
         self._tried = tried
@@ -125,12 +120,8 @@ class ReloadPlan:
 
 
 class ConfigInForce:
-    """The one configuration that everybody reads, and its replacement: all of it or nothing, in one piece on the loop.
-
-    Attributes:
-        config: the configuration in force.
-        watch: how changes of the file are found: `events` of the operating system, `polling`, or `off` where only orders count.
-    """
+    """The one configuration that everybody reads, and its replacement, in one piece on the loop. `watch`: how changes of the file are seen:
+    by `events` of the operating system, by `polling`, or `off` where only orders count."""
 
     def __init__(self, config: GatewayConfig, *, clock: Clock, events: EventSink) -> None:
         self.config = config
@@ -201,12 +192,7 @@ def attempt(read: Callable[[], T]) -> T | ConfigError:
 
 
 class Reloader:
-    """The way from the file to the configuration in force.
-
-    Args:
-        watching: makes the watch of the file; None to try it on orders only.
-        vet: what speaks against a configuration beside the one in force.
-    """
+    """The way from the file to the configuration in force; without `watching`, which makes its watch, it is tried on orders only."""
 
     def __init__(self, *, in_force: ConfigInForce, clock: Clock, watching: MakeWatch | None = None, vet: Vet | None = None) -> None:
         self._vet = vet
@@ -232,10 +218,7 @@ class Reloader:
         self._wake.set()
 
     async def reload(self) -> bool:
-        """Try the file, changed or not; orders that come together share one try. `run` has to be running.
-
-        Returns False where it was not usable; then everything stays as it was. Raises ShuttingDown.
-        """
+        """Try the file, changed or not, and say whether it is in force now; orders that meet share one try. Raises ShuttingDown."""
         if self._ended:
             raise ShuttingDown
         self._order = self._order or asyncio.get_running_loop().create_future()
@@ -333,11 +316,8 @@ def _token(found: bytes | ConfigError) -> str:
 
 
 class FileWatch:
-    """Watches the directories of one file: the one it is named in and the one it really lies in.
-
-    Args:
-        touched: called on `loop` after something happened there; True while a program writes to the file and has not closed it.
-    """
+    """Watches the directories of one file: the one it is named in and the one it really lies in, as editors replace a file and Kubernetes
+    a symlink beside it. Calls `touched` on `loop`, with True while a program has the file open and writes; `refresh` and `close` block."""
 
     def __init__(
         self, path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop, *, observing: Observe | None = None
@@ -395,10 +375,7 @@ class FileWatch:
 
 
 def _places_of(path: Path) -> set[tuple[str, int, int]]:
-    """The directories of a file by real name, device and inode: another one under the same name is another place.
-
-    Empty where one is missing or cannot be listed: watchdog says nothing where the system refuses to watch for want of rights.
-    """
+    """The directories of a file by real name, device and inode; empty where one is missing, or may not be listed: watchdog says nothing."""
     names = {os.path.realpath(path.parent), os.path.realpath(os.path.dirname(os.path.realpath(path)))}  # noqa: PTH120
     try:
         found = {(name, status.st_dev, status.st_ino) for name in names for status in [Path(name).stat()]}

@@ -39,10 +39,7 @@ _IN_SOURCES = Path(__file__).parents[3] / "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting that differs; `old` and `new` with secrets shortened, None where the setting or the entry it belongs to is absent.
-
-    `hot`: a reload applies it at once; otherwise it takes a restart.
-    """
+    """One setting that differs; values with secrets shortened, None where absent. `hot`: a reload applies it, otherwise a restart."""
 
     path: str
     old: Plain
@@ -98,13 +95,8 @@ def differences(old: Settings, new: Settings) -> dict[str, bool]:
 
 
 def compare(old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]) -> tuple[Change, ...]:
-    """What changes when `new` takes the place of `old`, both as `as_values` gives them.
-
-    Entries of a list that have a `name` are compared by it, in any order. A key that one of the two does not know counts as absent there.
-
-    Args:
-        old_secrets, new_secrets: their `fingerprints`; a secret that only one of them tells of is taken as unchanged.
-    """
+    """What changes when `new` takes the place of `old`, both as `as_values` gives them, with their `fingerprints`; a secret of which only
+    one of them tells is taken as unchanged. Entries of a list that have a `name` are compared by it."""
     found = {change.path: change for change in _changes((), Settings, _by_name(old), _by_name(new))}
     for path in sorted(path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest):
         if path not in found:

@@ -397,12 +397,7 @@ class Settings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """A checked configuration.
-
-    Attributes:
-        source: the file it was read from; None for defaults and for text that came from elsewhere. `digest`: SHA-256 of its bytes in hex.
-        notes: what its owner may want to write in another way.
-    """
+    """A checked configuration, from the file `source` with the SHA-256 `digest`; `notes`: what its owner may want to write otherwise."""
 
     settings: Settings = field(default_factory=Settings)
     source: Path | None = None
