@@ -36,6 +36,7 @@ from hearth.observability.logs import (
     to_json,
     to_text,
 )
+from hearth.observability.records import EventFanout
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.storage.house import StoppedClock
@@ -135,6 +136,11 @@ def test_levels_follow_what_an_owner_should_look_at_and_an_end_warns_only_where_
         assert " ".join(sorted(kind.NAME for kind in all_kinds() if level_of(sample(kind)) == level)) == names
     for event, is_bad in ENDS:
         assert level_of(event) == (logging.WARNING if is_bad else logging.INFO), event
+    stream = io.StringIO()
+    with logging_to(stream, level="warning") as (_, sink):
+        for event, _ in ENDS:
+            EventFanout((sink,)).emit(event)
+    assert [line["event"] for line in lines(stream)] == [event.NAME for event, is_bad in ENDS if is_bad]
 
 
 # How it gets to the output.

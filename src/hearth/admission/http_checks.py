@@ -75,8 +75,9 @@ class HostRules:
 
     def admits_origin(self, headers: RequestHeaders) -> bool:
         """Whether a page asks whose origin is one of `server.allowed_origins`."""
-        origin = headers.text(b"origin").lower()
-        return bool(origin) and b"origin" not in headers.repeated and self._origins.fullmatch(origin) is not None
+        if b"origin" not in headers.values or b"origin" in headers.repeated:
+            return False
+        return self._origins.fullmatch(headers.text(b"origin").lower()) is not None
 
 
 def check_framing(headers: RequestHeaders) -> None:
@@ -91,7 +92,7 @@ def check_framing(headers: RequestHeaders) -> None:
 
 def check_upgrade(headers: RequestHeaders) -> None:
     """Raises UpgradeRefused where a WebSocket is asked for; 426 makes Codex go on with POST at once, where 405 costs it retries."""
-    if headers.text(b"upgrade").lower() == "websocket":
+    if b"upgrade" in headers.values and headers.text(b"upgrade").lower() == "websocket":
         raise UpgradeRefused
 
 

@@ -130,9 +130,10 @@ class Body:
         except BodyTooLarge:
             text = f"The request body is larger than {limit_bytes // 1024} KiB, which is the limit here." if limit_bytes else None
             raise BodyTooLarge(text) from None
+        self.hold(len(body))
         if self._request.headers.text(b"content-encoding").lower() == "zstd":
             body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
-        self.hold(len(body))
+            self.hold(len(body))
         return body
 
     async def _received(self, limit_bytes: int) -> bytes:
@@ -140,16 +141,17 @@ class Body:
         declared = self._request.headers.values.get(b"content-length", b"")
         body = BytesIO()  # whose value is no copy, as joined parts would be
         size, more = int(declared[:20]) if declared.isdigit() else 0, True
-        while size <= limit_bytes:
-            self.hold(max(size, self._held_bytes))
-            if not more:
-                return body.getvalue()
+        while more and size <= limit_bytes:
+            if size > self._held_bytes:
+                self.hold(size)
             message = await self._request.receive()
             if message["type"] == "http.disconnect":
                 raise CallerGone
             body.write(message.get("body", b""))
             size, more = body.tell(), message.get("more_body", False)
-        raise BodyTooLarge
+        if size > limit_bytes:
+            raise BodyTooLarge
+        return body.getvalue()
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What `read` makes of the body: in a thread where it is long. Raises what `read` does, BadRequest for JSON of too many values."""

@@ -267,7 +267,7 @@ class Body:
         return value if isinstance(value, float) else self._typed(name, int, "number")
 
     def _typed(self, name: str, kind: type[T], type_name: str) -> T | None:
-        value = self.get(name)
+        value = self.fields.get(name)
         if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
             return value
         raise GoJsonError(f"{name} must be of type {type_name}")

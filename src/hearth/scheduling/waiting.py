@@ -78,8 +78,8 @@ class WaitingRoom:
 
     def count(self, lane: Lane) -> int:
         """Waiting entries of a lane."""
-        internal = self.ahead_of(Band.BACKGROUND)
-        return internal if lane is Lane.INTERNAL else len(self) - internal
+        counts = self._counts
+        return sum(counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :])
 
     def add(self, entry: Entry) -> None:
         """Put an entry where its band, model and key put it."""
