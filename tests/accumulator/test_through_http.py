@@ -5,74 +5,57 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 
 from hearth.events import EmbeddingsParted
-from tests.clients.home import ADMIN_KEY, EMBEDDER, KEYS, Home, house_settings, open_home
+from tests.clients.home import ADMIN_KEY, EMBEDDER, KEYS, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
-CALLERS = 64
-TEXTS = [f"paragraph {number} " + "word " * (number % 7) for number in range(CALLERS)]
-PATHS = {"/api/embed": {}, "/v1/embeddings": {}, "/v1/embeddings?format=base64": {"encoding_format": "base64"}}
+TEXTS = [f"paragraph {number} " + "word " * (number % 7) for number in range(64)]
 _TOLD = re.compile(rb'"(?:total_duration|load_duration|prompt_eval_count|prompt_tokens|total_tokens)":\d+')
 
 
-@pytest.fixture
-async def home() -> AsyncIterator[Home]:
-    async with open_home(house_settings(keys=KEYS)) as home:
-        yield home
+async def ask_all(url: str, texts: list[str] = TEXTS, **fields: Any) -> list[tuple[int, bytes]]:
+    """All at once, each on a connection of its own. Returns status and body of each."""
 
+    async def ask(text: str) -> tuple[int, bytes]:
+        async with session.post(url, json={"model": EMBEDDER, "input": text, **fields}) as answer:
+            return answer.status, await answer.read()
 
-async def ask(session: aiohttp.ClientSession, url: str, text: str, key: str = ADMIN_KEY, **fields: Any) -> tuple[Mapping[str, str], bytes]:
-    """One embedding call. Returns headers and body."""
-    headers = {"authorization": f"Bearer {key}"}
-    async with session.post(url, json={"model": EMBEDDER, "input": text, **fields}, headers=headers) as answer:
-        assert answer.status == 200
-        return answer.headers, await answer.read()
-
-
-async def ask_all(url: str, **fields: Any) -> list[bytes]:
-    """All texts at once, each on a connection of its own."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(WITHIN_S):
-        return [body for _, body in await asyncio.gather(*(ask(session, url, text, **fields) for text in TEXTS))]
-
-
-def calls(home: Home) -> int:
-    """Embedding calls that the model server has got; one without an input only loads the model."""
-    return sum("embed" in request.path and bool(json.loads(request.body)["input"]) for request in home.emulator.requests)
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_many_callers_make_few_calls_and_get_what_they_would_have_got_alone(path, home):
-    fields = PATHS[path]
-    direct = await ask_all(f"{home.direct_url}{path}", **fields)
-    before = calls(home)
-    together = await ask_all(home.url + path, **fields)
-    assert calls(home) - before <= CALLERS / 5
-    assert [_TOLD.sub(b"", body) for body in together] == [_TOLD.sub(b"", body) for body in direct]
-    count = "prompt_eval_count" if path == "/api/embed" else "usage"
-    assert sum(tokens(json.loads(body)[count]) for body in together) == sum(tokens(json.loads(body)[count]) for body in direct)
-    assert not home.events.of(EmbeddingsParted)
+    headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session, asyncio.timeout(WITHIN_S):
+        return await asyncio.gather(*map(ask, texts))
 
 
 def tokens(said: Any) -> int:
-    """The prompt's tokens, of a native answer or of an OpenAI one."""
-    count: int = said["prompt_tokens"] if isinstance(said, dict) else said
+    """The prompt's, of a native answer or of an OpenAI one."""
+    count: int = said["prompt_eval_count"] if "prompt_eval_count" in said else said["usage"]["prompt_tokens"]
     return count
 
 
-async def test_an_input_that_is_too_long_is_refused_alone(home):
-    texts = [*TEXTS[:15], "word " * 5000]
-    async with aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
-        headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/api/embed", {}), ("/v1/embeddings", {}), ("/v1/embeddings?format=base64", {"encoding_format": "base64"})],
+)
+async def test_many_callers_make_few_calls_and_get_what_they_would_have_got_alone(path: str, fields: dict[str, Any]):
+    async with open_home(house_settings(keys=KEYS)) as home:
 
-        async def status_of(text: str) -> int:
-            body = {"model": EMBEDDER, "input": text, "truncate": False}
-            async with session.post(f"{home.url}/api/embed", json=body, headers=headers) as answer:
-                return answer.status
+        def calls() -> int:  # one without an input only loads the model
+            return sum("embed" in request.path and bool(json.loads(request.body)["input"]) for request in home.emulator.requests)
 
-        assert await asyncio.gather(*map(status_of, texts)) == [200] * 15 + [400]
+        direct = await ask_all(f"{home.direct_url}{path}", **fields)
+        before = calls()
+        together = await ask_all(home.url + path, **fields)
+        assert calls() - before <= len(TEXTS) / 5
+        assert [(status, _TOLD.sub(b"", body)) for status, body in together] == [(200, _TOLD.sub(b"", body)) for _, body in direct]
+        assert sum(tokens(json.loads(body)) for _, body in together) == sum(tokens(json.loads(body)) for _, body in direct)
+        assert not home.events.of(EmbeddingsParted)
+
+
+async def test_an_input_that_is_too_long_is_refused_alone():
+    async with open_home(house_settings(keys=KEYS)) as home:
+        answers = await ask_all(f"{home.url}/api/embed", [*TEXTS[:15], "word " * 5000], truncate=False)
+        assert [status for status, _ in answers] == [200] * 15 + [400]
