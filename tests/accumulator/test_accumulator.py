@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -119,6 +120,8 @@ async def test_calls_share_a_call_of_the_model_server_and_each_gets_its_own_answ
         told = [f"{text}{end.reason and ':'}{end.reason}{f'*{end.attempts}' if end.attempts != 1 else ''}" for text, end in ends.items()]
         told = sorted(each for each in told if len(each) > 1) + [f"parted:{event.reason}" for event in house.events.of(EmbeddingsParted)]
         assert " ".join(told) == others
+        resent = Counter(event.request_id[-1] for event in house.events.of(ItemResent))
+        assert resent == +Counter({text: max(0, end.attempts - 1) for text, end in ends.items()}), "once for each attempt but the first"
         errors = [ticket.reply._error for ticket in tickets.values() if ticket.reply._error is not None]
         assert len(set(map(id, errors))) == len(errors), "each has an error of its own"
         calls = [f"{event.why}@{round(event.at, 6):g}" for event in house.events.of(EmbeddingsFlushed)]
@@ -238,9 +241,13 @@ async def test_a_lone_call_that_is_refused_holds_nobody_back(house: EmbeddingHou
     house.reload()
     assert await vector_in(house.ask("b")) == vector_of("b")
     assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone"]
-    await house.gateway.stop(1.0)
+    running = house.ask("c")
+    stopping = asyncio.ensure_future(house.gateway.stop(1.0))
+    await settle()
     with pytest.raises(ShuttingDown):
-        house.ask("c")
+        house.ask("d")
+    await check_all({"c": running})
+    await stopping
 
 
 @in_embedding_house()
