@@ -1,28 +1,32 @@
-"""Money for Claude: on the disk before it is spent, closed once, right on every day, and patient with a disk that fails."""
+"""Money for Claude: exact, on the disk before it is spent, closed once, right on every day, and patient with a disk that fails."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from hearth.admission.budget import Totals
+from hearth.admission.budget import REMEMBERED_DAYS, Booked, Budget, Caps, Day, Totals
 from hearth.cloud.budget import CloudBudget
+from hearth.config.active_hours import day_of
 from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, GatewayConfig, KeySettings, SchedulingSettings, Settings
-from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
+from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DIME = nano_usd(0.1)
+DAY_S = 86_400.0
 
 
 class MemoryLedger:
@@ -45,10 +49,11 @@ class MemoryLedger:
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
         await self._check()
-        at, caller, lane, reserved, settled = self.rows[reservation_id]
-        if settled is None:
-            self.rows[reservation_id] = (at, caller, lane, reserved, settled_usd)
-        return settled is None
+        row = self.rows.get(reservation_id)
+        if row is None or row[4] is not None:
+            return False
+        self.rows[reservation_id] = (*row[:4], settled_usd)
+        return True
 
     async def release(self, reservation_id: str) -> bool:
         return await self.settle(reservation_id, 0.0)
@@ -69,8 +74,8 @@ class MemoryLedger:
 class Money:
     """A budget of a dollar a day in Berlin, and everything around it."""
 
-    def __init__(self, *, month: int = 1, day: int = 5, hour: int = 12) -> None:
-        self.clock = StoppedClock(wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp())
+    def __init__(self, *, month: int = 1, day: int = 5, hour: int = 12, second: int = 0) -> None:
+        self.clock = StoppedClock(wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp() + second)
         self.ledger, self.events = MemoryLedger(), Recorder()
         scheduling = SchedulingSettings(time_zone="Europe/Berlin")
         settings = Settings(scheduling=scheduling, budget=BudgetSettings(daily_external_usd=1.0), cloud=CloudSettings(api_key="k"))
@@ -87,9 +92,8 @@ class Money:
 
     def restart(self) -> None:
         """The next process."""
-        self.budget = CloudBudget(
-            ledger=self.ledger, documents=self.ledger, clock=self.clock, events=self.events, config=lambda: self.config
-        )
+        ledger, clock, events = self.ledger, self.clock, self.events
+        self.budget = CloudBudget(ledger=ledger, documents=ledger, clock=clock, events=events, config=lambda: self.config)
 
     async def restarted(self) -> Totals:
         self.restart()
@@ -131,25 +135,17 @@ class Money:
         task.cancel()
 
 
-@in_virtual_time
-async def test_a_new_day_begins_at_local_midnight_with_all_its_money():
-    money = Money(hour=23)
-    await money.spend(DIME, times=10)
-    with pytest.raises(BudgetExceeded) as refused:
-        await money.spend(1)
-    assert refused.value.retry_after_s == 3600.0
-    money.clock.advance(3600.0)
-    await money.spend(DIME)
-    assert money.totals.external_spent == DIME
-
-
 @for_each(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
-def test_a_day_with_a_clock_change_has_one_budget_and_no_more(month, day, hours):
+def test_a_day_lasts_from_local_midnight_to_the_next_and_has_one_budget_also_with_a_clock_change(month, day, hours):
     @in_virtual_time
     async def scenario() -> None:
         money = Money(month=month, day=day, hour=0)
-        for _ in range(hours):
-            with suppress(BudgetExceeded):
+        for left in range(hours, 0, -1):
+            if left < hours - 9:
+                with pytest.raises(BudgetExceeded) as refused:
+                    await money.spend(1)
+                assert refused.value.retry_after_s == left * 3600.0
+            else:
                 await money.spend(DIME)
             money.clock.advance(3600.0)
         assert sum(nano_usd(row[3]) for row in money.ledger.rows.values()) == 10 * DIME
@@ -174,7 +170,7 @@ async def test_a_clock_that_jumps_never_opens_a_day_twice():
     await money.spend(DIME, times=10)
     for jumps_days in ((1, -1, 3650, -3650), (*[1] * 11, -11)):
         for jump_days in jumps_days:
-            money.clock.advance(jump_days * 86_400.0)
+            money.clock.advance(jump_days * DAY_S)
             await money.opened()
         with pytest.raises(BudgetExceeded):
             await money.spend(1)
@@ -189,21 +185,14 @@ async def test_calls_that_come_at_once_cannot_overspend_together():
 
 
 @in_virtual_time
-async def test_nothing_is_spent_that_cannot_be_written_down_first():
-    money = Money()
-    await money.opened()
-    money.ledger.broken = True
-    with pytest.raises(StorageUnavailable):
-        await money.reserve(DIME)
-    assert (money.totals, money.budget.open_reservations) == (Totals(), 0)
-
-
-@in_virtual_time
-async def test_an_end_that_the_disk_refuses_is_written_when_it_is_well_again():
+async def test_nothing_is_spent_that_cannot_be_written_down_first_and_an_end_is_written_when_the_disk_is_well_again():
     money = Money()
     async with money.running():
         name = await money.reserve(DIME)
         money.ledger.broken = True
+        with pytest.raises(StorageUnavailable):
+            await money.reserve(DIME)
+        assert (money.totals, money.budget.open_reservations) == (Totals(external_reserved=DIME), 1)
         for _ in range(2):
             money.budget.close(name, 7)
         await asyncio.sleep(20)
@@ -214,16 +203,18 @@ async def test_an_end_that_the_disk_refuses_is_written_when_it_is_well_again():
 
 
 @in_virtual_time
-async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart():
+async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart_or_in_another_time_zone():
     money = Money()
-    await money.spend(DIME, times=9)
-    (warning,) = money.warnings
-    assert (warning.spent_usd, warning.limit_usd, warning.pct) == (0.8, 1.0, 80.0)
+    await money.spend(DIME, times=8)
+    assert [(warning.spent_usd, warning.limit_usd, warning.pct) for warning in money.warnings] == [(0.8, 1.0, 80.0)]
+    for zone in ("Asia/Tokyo", "America/Chicago", "Europe/Berlin"):
+        await money.move_to(zone)
+        await money.spend(nano_usd(0.01))
     money.message_arrives(AlertType.BUDGET)
     money.restart()
-    await money.spend(DIME)
+    await money.spend(nano_usd(0.01))
     assert len(money.warnings) == 1
-    money.clock.advance(86_400.0)
+    money.clock.advance(DAY_S)
     await money.spend(DIME, times=8)
     assert len(money.warnings) == 2
 
@@ -240,7 +231,7 @@ async def test_a_warning_that_did_not_arrive_before_the_process_died_is_emitted_
 
 @pytest.mark.parametrize("lane", Lane)
 @in_virtual_time
-async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refused(lane):
+async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refused_and_the_internal_lane_is_counted_apart(lane):
     money = Money()
     await money.spend(nano_usd(0.5))
     await money.reserve(nano_usd(0.4))
@@ -251,13 +242,12 @@ async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refu
         await money.reserve(nano_usd(0.06), caller="b", lane=lane)
     told = [(event.caller, event.own, event.wanted_usd, event.spent_usd, event.limit_usd) for event in money.events.of(BudgetExhausted)]
     assert told == [("a", False, 0.2, 0.9, 1.0), ("b", True, 0.06, 0.0, 0.05)]
-
-
-@in_virtual_time
-async def test_the_internal_lane_is_counted_apart():
-    money = Money()
-    await money.spend(DIME, lane=Lane.INTERNAL)
-    assert money.totals == await money.restarted() == Totals(internal_spent=DIME)
+    with pytest.raises(TooExpensive, match="max_per_request_usd"):  # one call is bound whoever asks
+        await money.reserve(nano_usd(99.0), lane=lane)
+    await money.spend(DIME, times=20, lane=Lane.INTERNAL)
+    after = {"external_spent": 5 * DIME, "internal_spent": 20 * DIME}
+    assert money.totals == Totals(**after, external_reserved=4 * DIME)
+    assert await money.restarted() == Totals(**after | {"external_spent": 9 * DIME})
 
 
 @in_virtual_time
@@ -306,26 +296,20 @@ async def test_a_zone_in_which_it_is_tomorrow_has_its_own_money_and_leaves_yeste
     name = await money.reserve(5 * DIME)
     money.clock.advance(3600.0)
     assert await money.move_to("Pacific/Kiritimati") == Totals(external_reserved=5 * DIME)
-    money.clock.advance(86_400.0)
+    money.clock.advance(DAY_S)
     assert await money.opened() == Totals()
     money.budget.close(name, DIME)
     assert money.totals == Totals()
 
 
 @in_virtual_time
-async def test_a_day_that_begins_while_the_last_one_is_read_is_the_day_of_the_call():
-    money = Money(hour=23)
-    money.clock.advance(3599.0)
+async def test_a_day_that_begins_while_the_last_one_is_read_or_paid_from_is_the_day_of_the_next_call():
+    money = Money(hour=23, second=3599)
     opening = asyncio.ensure_future(money.budget.open_today())
     await asyncio.sleep(0)
     money.clock.advance(2.0)
     assert money.clock.wall() in await opening
-
-
-@in_virtual_time
-async def test_a_reservation_that_reaches_the_disk_after_midnight_belongs_to_the_day_that_paid_for_it():
-    money = Money(hour=23)
-    money.clock.advance(3599.0)
+    money = Money(hour=23, second=3599)
     await money.opened()
     recording = asyncio.ensure_future(money.reserve(DIME))
     await asyncio.sleep(0)
@@ -360,31 +344,80 @@ async def test_a_lowered_threshold_that_is_reached_already_is_emitted_at_once_an
 
 
 @in_virtual_time
-async def test_a_day_of_another_time_zone_that_has_spent_so_much_is_emitted_where_neither_of_its_own_days_was():
+async def test_a_day_of_another_time_zone_is_emitted_when_it_has_spent_so_much_itself():
+    """Also at once, where neither of the days that it holds parts of has."""
     money = Money(hour=20)
     await money.spend(4 * DIME, times=2, lasting_s=5 * 3600.0)
     assert money.warnings == []
     await money.move_to("America/Chicago")
     assert [(told.spent_usd, told.limit_usd, told.pct) for told in money.warnings] == [(0.8, 1.0, 80.0)]
-
-
-@in_virtual_time
-async def test_who_was_warned_of_today_is_not_warned_again_because_of_another_time_zone():
-    money = Money()
-    await money.spend(DIME, times=8)
-    for zone in ("Asia/Tokyo", "America/Chicago", "Europe/Berlin"):
-        await money.move_to(zone)
-        await money.spend(nano_usd(0.01))
-    assert len(money.warnings) == 1
-
-
-@in_virtual_time
-async def test_a_day_of_another_time_zone_is_emitted_when_it_has_spent_so_much_itself():
     money = Money(hour=2)
     await money.spend(DIME, times=8)
     money.clock.advance(20 * 3600.0)
     await money.move_to("Asia/Tokyo")
-    await money.spend(DIME, times=7)
-    assert len(money.warnings) == 1
-    await money.spend(DIME)
-    assert len(money.warnings) == 2
+    for times, warnings in ((7, 1), (1, 2)):
+        await money.spend(DIME, times=times)
+        assert len(money.warnings) == warnings
+
+
+DAYS = [Day(start_wall_s=number * DAY_S, end_wall_s=(number + 1) * DAY_S) for number in range(40)]
+CAPS = Caps(request=100, external=250)
+
+
+def set_aside(budget: Budget, name: str, nano: int, day: Day = DAYS[0]) -> None:
+    budget.reserve(name, day=day, caller="a", lane=Lane.EXTERNAL, nano_usd=nano, caps=CAPS, now_wall_s=day.start_wall_s)
+
+
+def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_they_come_again():
+    budget = Budget()
+    budget.open_day(DAYS[0], ())
+    set_aside(budget, "endless", 100)
+    for number, day in enumerate(DAYS[1:], start=1):
+        budget.open_day(day, ())
+        set_aside(budget, f"{number}", 1, day)
+        assert [budget.settle(f"{number}", 1), budget.settle(f"{number}", 1), budget.settle("ghost", 1)] == [True, False, False]
+    assert [budget.knows(day) for day in DAYS] == [False] * (39 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
+    assert len(budget._spends) == REMEMBERED_DAYS + 2  # what has ended is kept no longer than its day
+    budget.open_day(DAYS[0], (Booked(name="endless", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
+    assert budget.totals(DAYS[0]) == Totals(external_reserved=100)
+    assert (budget.settle("endless", 1), budget.totals(DAYS[0])) == (True, Totals(external_spent=1))
+
+
+@for_each("seed", range(20 * EXAMPLES))
+def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_the_cap(seed):
+    chance, budget = random.Random(seed), Budget()
+    budget.open_day(DAYS[0], ())
+    spent, opened = 0, dict[str, int]()
+    for step in range(300):
+        if opened and chance.random() < 0.45:
+            name = chance.choice(list(opened))
+            worst = opened.pop(name)
+            cost = chance.choice((0, worst, chance.randint(0, worst)))
+            spent += cost
+            budget.settle(name, cost)
+        else:
+            amount = chance.randint(1, 40)
+            try:
+                set_aside(budget, f"{step}", amount)
+                opened[f"{step}"] = amount
+            except BudgetExceeded:
+                assert spent + sum(opened.values()) + amount > CAPS.external
+        assert budget.totals(DAYS[0]) == Totals(external_spent=spent, external_reserved=sum(opened.values()))
+        assert spent + sum(opened.values()) <= CAPS.external
+
+
+@for_each("zone", ["Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "UTC"])
+def test_days_adjoin_and_every_instant_is_in_exactly_one(zone):
+    moment = datetime(2009, 12, 25, tzinfo=UTC).timestamp()
+    last_s = datetime(2012, 1, 5, tzinfo=UTC).timestamp()
+    start_s, end_s = day_of(ZoneInfo(zone), moment)
+    while moment < last_s:
+        moment += 1_753.0
+        found = day_of(ZoneInfo(zone), moment)
+        assert found[0] <= moment < found[1]
+        if found != (start_s, end_s):
+            assert found[0] == end_s
+            start_s, end_s = found
+            local = datetime.fromtimestamp(start_s, ZoneInfo(zone))
+            assert (local.minute, local.second) == (0, 0)
+            assert local.hour == 0 or datetime.fromtimestamp(start_s - 1, ZoneInfo(zone)).hour == 23  # no midnight on that day
