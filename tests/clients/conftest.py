@@ -1,4 +1,4 @@
-"""Houses on loopback and the official clients that talk to them."""
+"""Gateways on loopback, and the official clients that talk to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clients.home import Home, StartHome, house_settings, open_home
 
 @pytest.fixture
 async def start_home() -> AsyncIterator[StartHome]:
-    """Starts houses; all of them are taken down after the test."""
+    """Starts gateways; all of them are taken down after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(settings: Settings | None = None) -> Home:
@@ -27,23 +27,14 @@ async def start_home() -> AsyncIterator[StartHome]:
 
 @pytest.fixture
 async def home(start_home: StartHome) -> Home:
-    """A house without keys and with room for most models at once."""
+    """A gateway without keys and with room for most models at once."""
     return await start_home()
 
 
-@pytest.fixture
-async def native(home: Home) -> AsyncIterator[ollama.AsyncClient]:
-    async with home.native() as client:
-        yield client
+Clients = tuple[ollama.AsyncClient, openai.AsyncOpenAI, anthropic.AsyncAnthropic]
 
 
 @pytest.fixture
-async def gpt(home: Home) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with home.gpt() as client:
-        yield client
-
-
-@pytest.fixture
-async def claude(home: Home) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with home.claude() as client:
-        yield client
+async def clients(home: Home) -> AsyncIterator[Clients]:
+    async with home.native() as native, home.gpt() as gpt, home.claude() as claude:
+        yield native, gpt, claude

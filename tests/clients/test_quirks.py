@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,10 @@ FOLDER = Path(__file__).parent / "recorded"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
-@dataclass(frozen=True)
-class Recording:
-    """One request; `path` with its query."""
-
-    client: str
-    path: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-    @property
-    def raw(self) -> bytes:
-        """The body as a client writes it: with spaces, everything beyond ASCII escaped."""
-        return json.dumps(self.body).encode()
-
-
-def recording(name: str) -> Recording:
-    """A recording by the name of its file."""
-    said = json.loads((FOLDER / f"{name}.json").read_text())
-    return Recording(client=said["client"], path=said["path"], headers=said["headers"], body=said["body"])
+def recording(name: str) -> dict[str, Any]:
+    """One request by the name of its file: client, path (with its query), headers, body."""
+    read: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return read
 
 
 LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
@@ -54,8 +38,10 @@ async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any,
     """What the model server is sent for a recording, and what its caller gets."""
     gateway = gateway or FakeGateway()
     recorded = recording(name)
-    headers = {key.replace("-", "_"): value for key, value in recorded.headers.items()}
-    got = await ask(gateway.app(), "POST", recorded.path, recorded.raw, content_type="application/json", **headers)
+    headers = {key.replace("-", "_"): value for key, value in recorded["headers"].items()}
+    got = await ask(
+        gateway.app(), "POST", recorded["path"], json.dumps(recorded["body"]).encode(), content_type="application/json", **headers
+    )
     assert got.status == 200
     return json.loads(gateway.worker.calls[0].body), got
 
@@ -78,13 +64,13 @@ def mended(body: Any) -> Any:
 @for_each("name", NAMES)
 async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
     body, _ = await forwarded(name)
-    assert without_seed(body) == mended(recording(name).body)
+    assert without_seed(body) == mended(recording(name)["body"])
 
 
 async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message():
     one, two = [(await forwarded(f"claude_code_turn_{turn}"))[0] for turn in (1, 2)]
 
-    assert recording("claude_code_turn_1").body["system"] != recording("claude_code_turn_2").body["system"]
+    assert recording("claude_code_turn_1")["body"]["system"] != recording("claude_code_turn_2")["body"]["system"]
     assert one["system"] == two["system"]
     assert one["tools"] == two["tools"]
     assert two["messages"][: len(one["messages"])] == one["messages"]
@@ -92,7 +78,7 @@ async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message()
 
 @for_each("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
 async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
-    asked = recording(name).body
+    asked = recording(name)["body"]
     gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})
 
     body, got = await forwarded(name, gateway)
@@ -105,10 +91,10 @@ async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for
 async def post(home: Home, name: str, *, key: str | None = None, **changes: Any) -> tuple[int, Any, str]:
     """Status, body and rewrites of the answer to a recording that does not stream, some fields of it changed."""
     recorded = recording(name)
-    headers = recorded.headers if key is None else {**recorded.headers, "authorization": f"Bearer {key}"}
+    headers = recorded["headers"] if key is None else {**recorded["headers"], "authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession(trust_env=False) as session,
-        session.post(home.url + recorded.path, json={**recorded.body, **changes}, headers=headers) as got,
+        session.post(home.url + recorded["path"], json={**recorded["body"], **changes}, headers=headers) as got,
     ):
         return got.status, await got.json(content_type=None), got.headers.get("x-hearth-rewrote", "")
 
@@ -145,7 +131,7 @@ async def test_a_background_task_is_answered_by_the_model_in_memory_where_that_m
 
 
 async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(home):
-    body = {**recording("continue_raw").body, "model": SLOW}
+    body = {**recording("continue_raw")["body"], "model": SLOW}
     async with aiohttp.ClientSession(trust_env=False) as session:
         for _ in range(5):
             got = await session.post(f"{home.url}/api/generate", json=body)
