@@ -39,9 +39,8 @@ async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any,
     gateway = gateway or FakeGateway()
     recorded = recording(name)
     headers = {key.replace("-", "_"): value for key, value in recorded["headers"].items()}
-    got = await ask(
-        gateway.app(), "POST", recorded["path"], json.dumps(recorded["body"]).encode(), content_type="application/json", **headers
-    )
+    raw = json.dumps(recorded["body"]).encode()
+    got = await ask(gateway.app(), "POST", recorded["path"], raw, content_type="application/json", **headers)
     assert got.status == 200
     return json.loads(gateway.worker.calls[0].body), got
 

@@ -12,9 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-import httpx2
-
 from hearth.api.app import HearthApp
 from hearth.api.asgi import DISCONNECTED, Message
 
@@ -73,7 +70,7 @@ class Wire:
         self._app = app
         self.calls: list[Heard] = []
 
-    async def open(self, request: httpx.Request | httpx2.Request) -> Call:
+    async def open(self, request: Any) -> Call:
         """Begin a call."""
         target, _, query = request.url.raw_path.partition(b"?")
         scope = {
@@ -89,64 +86,37 @@ class Wire:
         return Call(self._app, scope, await request.aread(), self.calls[-1])
 
 
-class _Body:
-    """The rest of a call's answer; `late` is what the client's library raises when nothing comes."""
+def transport(library: Any, wire: Wire) -> Any:
+    """For clients built on `library`, httpx or httpx2."""
 
-    late: type[Exception]
+    class Body(library.AsyncByteStream):  # type: ignore[misc]  # Any, one of two
+        """The rest of a call's answer."""
 
-    def __init__(self, call: Call, read_s: float | None) -> None:
-        self._call = call
-        self._read_s = read_s
+        def __init__(self, call: Call, read_s: float | None) -> None:
+            self._call = call
+            self._read_s = read_s
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        more = True
-        while more:
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            more = True
+            while more:
+                try:
+                    message = await self._call.next(self._read_s)
+                except TimeoutError as error:
+                    raise library.ReadTimeout("nothing came") from error
+                yield message["body"]
+                more = message["more_body"]
+
+        async def aclose(self) -> None:
+            await self._call.close()
+
+    class Transport(library.AsyncBaseTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            call, read_s = await wire.open(request), request.extensions["timeout"]["read"]
             try:
-                message = await self._call.next(self._read_s)
+                head = await call.next(read_s)
             except TimeoutError as error:
-                raise self.late("nothing came") from error
-            yield message["body"]
-            more = message["more_body"]
+                await call.close()
+                raise library.ReadTimeout("nothing came") from error
+            return library.Response(head["status"], headers=head["headers"], stream=Body(call, read_s))
 
-    async def aclose(self) -> None:
-        await self._call.close()
-
-
-class _HttpxBody(_Body, httpx.AsyncByteStream):
-    late = httpx.ReadTimeout
-
-
-class _Httpx2Body(_Body, httpx2.AsyncByteStream):
-    late = httpx2.ReadTimeout
-
-
-class HttpxTransport(httpx.AsyncBaseTransport):
-    """For clients built on httpx."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        head, call, read_s = await _answered(self._wire, request, httpx.ReadTimeout)
-        return httpx.Response(head["status"], headers=head["headers"], stream=_HttpxBody(call, read_s))
-
-
-class Httpx2Transport(httpx2.AsyncBaseTransport):
-    """For clients built on httpx2."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        head, call, read_s = await _answered(self._wire, request, httpx2.ReadTimeout)
-        return httpx2.Response(head["status"], headers=head["headers"], stream=_Httpx2Body(call, read_s))
-
-
-async def _answered(wire: Wire, request: httpx.Request | httpx2.Request, late: type[Exception]) -> tuple[Message, Call, float | None]:
-    """The head of the answer, its call, and how long the client waits for each piece of the rest."""
-    call, read_s = await wire.open(request), request.extensions["timeout"]["read"]
-    try:
-        return await call.next(read_s), call, read_s
-    except TimeoutError as error:
-        await call.close()
-        raise late("nothing came") from error
+    return Transport()

@@ -38,26 +38,29 @@ WORDS = "one two three four five six seven eight nine ten"
 Leave = Callable[[asyncio.StreamWriter], object]
 
 
-def chat(name: str, tokens: int = LONG_TOKENS, **more: Any) -> tuple[str, dict[str, Any]]:
-    body = {"model": name, "messages": [{"role": "user", "content": WORDS}], "options": {"num_predict": tokens}}
-    return "/api/chat", {**body, **more}
+Asked = tuple[str, dict[str, Any]]
+TURNS = [{"role": "user", "content": WORDS}]
 
 
-def generation(name: str, tokens: int = LONG_TOKENS, **more: Any) -> tuple[str, dict[str, Any]]:
+def chat(name: str, tokens: int = LONG_TOKENS, **more: Any) -> Asked:
+    return "/api/chat", {"model": name, "messages": TURNS, "options": {"num_predict": tokens}, **more}
+
+
+def generation(name: str, tokens: int = LONG_TOKENS, **more: Any) -> Asked:
     return "/api/generate", {"model": name, "prompt": WORDS, "options": {"num_predict": tokens}, **more}
 
 
-def to(path: str, **asked: Any) -> Callable[..., tuple[str, dict[str, Any]]]:
+def to(path: str, **asked: Any) -> Callable[..., Asked]:
     return lambda name, **more: (path, {"model": name, "max_tokens": LONG_TOKENS, **asked, **more})
 
 
 ROUTES = [
     chat,
     generation,
-    to("/v1/chat/completions", messages=[{"role": "user", "content": WORDS}]),
+    to("/v1/chat/completions", messages=TURNS),
     to("/v1/completions", prompt=WORDS),
     to("/v1/responses", input=WORDS, max_output_tokens=LONG_TOKENS),
-    to("/v1/messages", messages=[{"role": "user", "content": WORDS}]),
+    to("/v1/messages", messages=TURNS),
 ]
 MANNERS: list[Leave] = [lambda writer: writer.close(), lambda writer: writer.transport.abort(), lambda writer: writer.write_eof()]
 
@@ -67,11 +70,11 @@ def opened(**sections: dict[str, Any]) -> Any:
     return open_front(front_settings(auth={"keys": ()}, **sections), MODELS)
 
 
-async def ask(front: Front, of: tuple[str, dict[str, Any]], headers: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def ask(front: Front, of: Asked) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     path, body = of
     reader, writer = await connect(front.url)
     raw = json.dumps(body).encode()
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return reader, writer
 
 

@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import anthropic
+import httpx
 import httpx2
 import ollama
 import openai
@@ -18,11 +18,10 @@ from openai.types.responses import ResponseCompletedEvent, ResponseCreatedEvent,
 
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
-from hearth.types import BackendCall
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
-from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
+from tests.wire.in_process import Wire, transport
 from tests.worker.house import FULL_TEXT, House, settings_with, settle
 from tests.worker.test_resuming import TEXT, Model
 
@@ -35,8 +34,7 @@ ASKED: Any = [{"role": "user", "content": "say hello"}]
 LIFECYCLE = (ResponseCreatedEvent, ResponseInProgressEvent, ResponseCompletedEvent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clients:
+class Clients(NamedTuple):
     """The official clients, all on one wire."""
 
     native: ollama.AsyncClient
@@ -47,23 +45,19 @@ class Clients:
 @asynccontextmanager
 async def clients_of(house: House) -> AsyncIterator[tuple[Clients, Wire]]:
     wire = Wire(HearthApp(house.gateway))
-    http = httpx2.AsyncClient(transport=Httpx2Transport(wire), timeout=IMPATIENCE_S)
-    claude = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)
-    gpt = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)
-    native = ollama.AsyncClient(host="http://localhost", transport=HttpxTransport(wire), timeout=IMPATIENCE_S)
-    async with http, native:
-        await _warmed_up(gpt, claude)
-        wire.calls.clear()
-        yield Clients(native=native, gpt=gpt, claude=claude), wire
-
-
-async def _warmed_up(gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic) -> None:
-    """On their first request the clients look at the machine in a thread, during which virtual time has to stand still."""
+    http = httpx2.AsyncClient(transport=transport(httpx2, wire), timeout=IMPATIENCE_S)
+    given: Any = {"api_key": "x", "max_retries": 0, "timeout": IMPATIENCE_S, "http_client": http}
+    claude = anthropic.AsyncAnthropic(base_url="http://localhost", **given)
+    gpt = openai.AsyncOpenAI(base_url="http://localhost/v1", **given)
+    native = ollama.AsyncClient(host="http://localhost", transport=transport(httpx, wire), timeout=IMPATIENCE_S)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    with loop.held():
-        await gpt.models.list()
-        await claude.messages.count_tokens(model=MODEL, messages=ASKED)
+    async with http, native:
+        with loop.held():  # on their first request the clients look at the machine in a thread: virtual time has to stand still
+            await gpt.models.list()
+            await claude.messages.count_tokens(model=MODEL, messages=ASKED)
+        wire.calls.clear()
+        yield Clients(native, gpt, claude), wire
 
 
 async def chat(clients: Clients) -> str:
@@ -119,40 +113,23 @@ async def gpt_response(clients: Clients) -> str:
 
 Ask = Callable[[Clients], Coroutine[Any, Any, str]]
 
-OPENAI_SIGN = b": waiting\n\n"
-ANTHROPIC_SIGN = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+def _is_line(**said: Any) -> Callable[[bytes], bool]:
+    return lambda piece: json.loads(piece).items() >= {"model": MODEL, "done": False, **said}.items()
 
 
-def _is_chat_line(piece: bytes) -> bool:
-    line = json.loads(piece)
-    return line["message"] == {"role": "assistant", "content": ""} and line["model"] == MODEL and line["done"] is False
-
-
-def _is_generate_line(piece: bytes) -> bool:
-    line = json.loads(piece)
-    return line["response"] == "" and line["model"] == MODEL and line["done"] is False
-
-
-def _is_delta(piece: bytes) -> bool:
-    return b"event: message_delta" in piece and b'"stop_reason":null' in piece
-
-
-DIALECTS = [
-    pytest.param(chat, _is_chat_line, "application/x-ndjson", id="ollama chat"),
-    pytest.param(generate, _is_generate_line, "application/x-ndjson", id="ollama generate"),
-    pytest.param(gpt_chat, OPENAI_SIGN.__eq__, "text/event-stream", id="openai chat"),
-    pytest.param(gpt_completion, OPENAI_SIGN.__eq__, "text/event-stream", id="openai completion"),
-    pytest.param(gpt_response, lambda piece: b"event: response.in_progress" in piece, "text/event-stream", id="openai response"),
-    pytest.param(claude_message, ANTHROPIC_SIGN.__eq__, "text/event-stream", id="anthropic"),
-    pytest.param(claude_code, _is_delta, "text/event-stream", id="claude code"),
+NDJSON, SSE = "application/x-ndjson", "text/event-stream"
+DIALECTS: list[tuple[Ask, Callable[[bytes], bool], str]] = [
+    (chat, _is_line(message={"role": "assistant", "content": ""}), NDJSON),
+    (generate, _is_line(response=""), NDJSON),
+    (gpt_chat, b": waiting\n\n".__eq__, SSE),
+    (gpt_completion, b": waiting\n\n".__eq__, SSE),
+    (gpt_response, lambda piece: b"event: response.in_progress" in piece, SSE),
+    (claude_message, b'event: ping\ndata: {"type": "ping"}\n\n'.__eq__, SSE),
+    (claude_code, lambda piece: b"event: message_delta" in piece and b'"stop_reason":null' in piece, SSE),
 ]
-CLIENTS = [
-    pytest.param(chat, id="ollama"),
-    pytest.param(gpt_chat, id="openai"),
-    pytest.param(gpt_response, id="openai response"),
-    pytest.param(claude_message, id="anthropic"),
-    pytest.param(claude_code, id="claude code"),
-]
+CLIENTS: list[Ask] = [chat, gpt_chat, gpt_response, claude_message, claude_code]
+ERRORS = [ollama.ResponseError, openai.APIError, openai.APIError, anthropic.APIStatusError, anthropic.APIStatusError]
 
 
 def busy_house(settings: Settings | None = None) -> House:
@@ -183,8 +160,8 @@ async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Call
         (heard,) = wire.calls
         assert heard.head_s == pytest.approx(9.1)
         assert heard.headers["content-type"] == content_type
-        if ask not in (chat, generate, gpt_response):  # the last line of a native answer says nothing either, a response begins so
-            assert not any(is_sign(piece) for _, piece in heard.pieces)
+        # The last line of a native answer says nothing either, and a response begins so.
+        assert ask in (chat, generate, gpt_response) or not any(is_sign(piece) for _, piece in heard.pieces)
 
 
 @for_each("ask", CLIENTS)
@@ -205,53 +182,31 @@ async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
 @for_each("ask", CLIENTS)
 @in_virtual_time
 async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask: Ask):
-    async with House("a", service=_slow_to_begin) as house, clients_of(house) as (clients, wire):
+    slow_to_begin = House("a", service=lambda _: Service(first_byte_s=25.0, service_s=26.0))
+    async with slow_to_begin as house, clients_of(house) as (clients, wire):
         assert await ask(clients) == FULL_TEXT
-        (heard,) = wire.calls
-        assert [at_s for at_s, _ in heard.pieces[:3]] == [10.0, 25.0, 27.0]
+        assert [at_s for at_s, _ in wire.calls[0].pieces[:3]] == [10.0, 25.0, 27.0]
 
 
-def _slow_to_begin(_: BackendCall) -> Service:
-    return Service(first_byte_s=25.0, service_s=26.0)
-
-
-def expiring(max_wait_s: float) -> House:
-    return busy_house(settings_with(queue={"max_wait_s": max_wait_s}))
-
-
+@for_each(("max_wait_s", "pieces_s"), [(9.0, []), (20.0, [10.0, 20.0])])
 @in_virtual_time
-async def test_within_the_first_ten_seconds_an_error_still_has_its_status():
-    async with expiring(9.0) as house, clients_of(house) as (clients, wire):
-        house.submit("a", service_s=60.0)
-        with pytest.raises(ollama.ResponseError) as by_native:
-            await chat(clients)
-        with pytest.raises(openai.InternalServerError) as by_gpt:
-            await gpt_chat(clients)
-        with pytest.raises(anthropic.APIStatusError) as by_claude:
-            await claude_message(clients)
-        assert (by_native.value.status_code, by_gpt.value.status_code, by_claude.value.status_code) == (503, 503, 503)
-        assert [heard.head_s for heard in wire.calls] == [9.0] * 3
-        assert all(int(heard.headers["retry-after"]) >= 1 for heard in wire.calls)
-
-
-@in_virtual_time
-async def test_after_the_first_sign_an_error_is_told_in_the_stream():
-    async with expiring(20.0) as house, clients_of(house) as (clients, wire):
-        house.submit("a", service_s=100.0)
-        with pytest.raises(ollama.ResponseError, match="waited longer") as by_native:
-            await chat(clients)
-        with pytest.raises(openai.APIError, match="waited longer") as by_gpt:
-            await gpt_chat(clients)
-        with pytest.raises(anthropic.APIStatusError, match="waited longer") as by_claude:
-            await claude_message(clients)
-        with pytest.raises(openai.APIError, match="waited longer"):
-            await gpt_response(clients)
-        with pytest.raises(anthropic.APIStatusError, match="waited longer"):
-            await claude_code(clients)
-        assert by_native.value.status_code == -1
-        assert by_gpt.value.type == "api_error"
-        assert by_claude.value.type == "overloaded_error"
-        assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 5
+async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_after_the_first_sign_it_is_told_in_the_stream(
+    max_wait_s: float, pieces_s: list[float]
+):
+    async with busy_house(settings_with(queue={"max_wait_s": max_wait_s})) as house, clients_of(house) as (clients, wire):
+        house.submit("a", service_s=1000.0)
+        errors: list[Any] = []
+        for ask, error in zip(CLIENTS, ERRORS, strict=True):
+            with pytest.raises(error, match="waited longer") as raised:
+                await ask(clients)
+            errors.append(raised.value)
+        assert [heard.head_s for heard in wire.calls] == [min(max_wait_s, 10.0)] * 5
+        if pieces_s:
+            assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, pieces_s)] * 5
+            assert (errors[0].status_code, errors[1].type, errors[3].type) == (-1, "api_error", "overloaded_error")
+        else:
+            assert [error.status_code for error in errors] == [503] * 5
+            assert all(int(heard.headers["retry-after"]) >= 1 for heard in wire.calls)
 
 
 @for_each("ask", CLIENTS)
