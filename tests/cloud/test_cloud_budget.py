@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from hearth.admission.budget import REMEMBERED_DAYS, Booked, Budget, Caps, Day, Totals
+from hearth.admission.budget import REMEMBERED_DAYS, Budget, Caps, Day, Totals
 from hearth.cloud.budget import CloudBudget
 from hearth.config.active_hours import day_of
 from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, GatewayConfig, KeySettings, SchedulingSettings, Settings
@@ -378,7 +378,7 @@ def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_t
         assert [budget.settle(f"{number}", 1), budget.settle(f"{number}", 1), budget.settle("ghost", 1)] == [True, False, False]
     assert [budget.knows(day) for day in DAYS] == [False] * (39 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
     assert len(budget._spends) == REMEMBERED_DAYS + 2  # what has ended is kept no longer than its day
-    budget.open_day(DAYS[0], (Booked(name="endless", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
+    budget.open_day(DAYS[0], [("endless", "a", Lane.EXTERNAL, 100)])
     assert budget.totals(DAYS[0]) == Totals(external_reserved=100)
     assert (budget.settle("endless", 1), budget.totals(DAYS[0])) == (True, Totals(external_spent=1))
 
