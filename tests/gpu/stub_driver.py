@@ -1,7 +1,7 @@
 """NVIDIA's library as far as Hearth calls it, in Python: what the real binding (`pynvml`) loads in place of `libnvidia-ml.so.1`.
 
 The binding keeps the library it has loaded in a variable and looks its functions up by name, so everything above the C calls is the
-real thing: structures, versions, error classes, the two calls for a list. `tests/gpu/libnvidia-ml.c` proves the loading itself.
+real thing: structures, versions, error classes, the two calls for a list.
 """
 
 from __future__ import annotations
