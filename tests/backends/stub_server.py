@@ -7,7 +7,8 @@ import json
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -51,17 +52,19 @@ async def read_until_broken(exchange: Exchange) -> tuple[list[bytes], BackendErr
     return came, None
 
 
+@dataclass
 class Peer:
     """One accepted connection, its request already read."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.head = head
-        self.body = body
-        self.port: int = writer.get_extra_info("sockname")[1]
-        self.connection: int = writer.get_extra_info("peername")[1]
-        self.method, self.path, _ = head.split(b"\r\n")[0].decode().split(" ")
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    head: bytes
+    body: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.port: int = self._writer.get_extra_info("sockname")[1]
+        self.connection: int = self._writer.get_extra_info("peername")[1]
+        self.method, self.path, _ = self.head.split(b"\r\n")[0].decode().split(" ")
 
     @property
     def json(self) -> dict[str, Any]:
@@ -98,11 +101,9 @@ class Peer:
 
     async def left(self) -> None:
         """Returns when the client has closed the connection."""
-        try:
+        with suppress(ConnectionError):
             while await self._reader.read(65_536):
                 pass
-        except ConnectionError:
-            return
 
 
 def backend_at(url: str, **limits: int) -> aclosing[OllamaBackend]:
@@ -120,18 +121,12 @@ class StubServer:
     """
 
     def __init__(self, serve: Serve, *, reads_body: bool = True, keeps: bool = False) -> None:
-        self._serve = serve
-        self._keeps = keeps
-        self._reads_body = reads_body
+        self._serve, self._keeps, self._reads_body = serve, keeps, reads_body
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.url = ""
         self.connections = 0
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def open_connections(self) -> int:
@@ -139,7 +134,7 @@ class StubServer:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -173,7 +168,9 @@ class StubServer:
         self.connections += 1
         try:
             while True:
-                peer = await self._read_request(reader, writer)
+                peer = Peer(reader, writer, await reader.readuntil(b"\r\n\r\n"))
+                if self._reads_body:
+                    peer.body = await reader.readexactly(int(dict(peer.fields).get(b"content-length", b"0")))
                 self.peers.put_nowait(peer)
                 await self._serve(peer)
                 if not self._keeps or writer.is_closing():
@@ -183,29 +180,13 @@ class StubServer:
         finally:
             writer.close()
 
-    async def _read_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:
-        head = await reader.readuntil(b"\r\n\r\n")
-        peer = Peer(reader, writer, head, b"")
-        length = int(dict(peer.fields).get(b"content-length", b"0"))
-        if self._reads_body:
-            peer.body = await reader.readexactly(length)
-        return peer
 
-
-def saying(*pieces: bytes) -> Serve:
-    """Send these bytes, then close."""
+def saying(*pieces: bytes, waits: bool = False) -> Serve:
+    """Send these bytes, then close, or wait for the client to leave."""
 
     async def serve(peer: Peer) -> None:
         await peer.send(*pieces)
-
-    return serve
-
-
-def saying_and_waiting(*pieces: bytes) -> Serve:
-    """Send these bytes, then wait for the client to leave."""
-
-    async def serve(peer: Peer) -> None:
-        await peer.send(*pieces)
-        await peer.left()
+        if waits:
+            await peer.left()
 
     return serve

@@ -26,7 +26,6 @@ from tests.backends.stub_server import (
     read,
     read_until_broken,
     saying,
-    saying_and_waiting,
 )
 from tests.dialects.captured import captured
 from tests.emulator.captures import CAPTURES, read_capture
@@ -113,7 +112,7 @@ ANSWERS: dict[str, tuple[list[bytes], dict[str, int], bytes | list[bytes], type[
 @for_each("name", ANSWERS)
 async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_came_and_then_an_error(name: str) -> None:
     said, limits, expected, ended_by = ANSWERS[name]
-    serve = saying_and_waiting(*said) if "endless" in name else saying(*said)
+    serve = saying(*said, waits="endless" in name)
     async with StubServer(serve) as server, backend_at(server.url, **limits) as backend:
         exchange = await backend.open(call())
         chunks, error = await read_until_broken(exchange)
@@ -146,7 +145,7 @@ NO_ANSWERS = [
 async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_redirect_is_never_called(said: bytes) -> None:
     async with StubServer(saying(OK)) as target:
         moved = said.replace(b"TARGET", target.url.encode())
-        async with StubServer(saying_and_waiting(moved)) as server, backend_at(server.url) as backend:
+        async with StubServer(saying(moved, waits=True)) as server, backend_at(server.url) as backend:
             with pytest.raises(BackendProtocolError):
                 await backend.open(call())
             await server.all_left()
@@ -281,7 +280,7 @@ def open_descriptors() -> int:
 
 async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the_request() -> None:
     """An orderly close would keep the connection until the unsent rest of the body is gone."""
-    async with StubServer(saying_and_waiting(), reads_body=False) as server, backend_at(server.url) as backend:
+    async with StubServer(saying(waits=True), reads_body=False) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         opening = asyncio.ensure_future(backend.open(call(b"x" * 16 * 1024**2)))
         peer = await server.peers.get()
@@ -295,7 +294,7 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
 
 
 async def test_no_number_of_waiting_calls_keeps_another_one_back_and_cancelled_ones_leave_no_connection() -> None:
-    async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
+    async with StubServer(saying(waits=True)) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
         async with asyncio.timeout(WITHIN_S):
@@ -326,7 +325,7 @@ async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
 
 
 async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again() -> None:
-    async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server, backend_at(server.url) as backend:
+    async with StubServer(saying(BEGUN, waits=True)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
         chunks = chunks_of(exchange)
         await anext(chunks)

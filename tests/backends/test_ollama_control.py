@@ -20,7 +20,7 @@ from hearth.errors import (
     SwapTimedOut,
 )
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
-from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
+from tests.backends.stub_server import Peer, Serve, StubServer, saying
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -74,7 +74,7 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
     return [(peer.path, peer.json) for peer in seen]
 
 
-SILENT, HUNG_UP = saying_and_waiting(), saying()
+SILENT, HUNG_UP = saying(waits=True), saying()
 MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
 
 
@@ -187,7 +187,7 @@ async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() 
 
 
 async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:
-    async with StubServer(saying_and_waiting()) as server:
+    async with StubServer(saying(waits=True)) as server:
         control = OllamaControl(server.url, timeout_s=LONG_S)
         loading = asyncio.ensure_future(load(control))
         await server.peers.get()

@@ -430,7 +430,8 @@ def _required(call: Call, ask: Ask) -> Installed:
 async def embed(call: Call) -> None:
     """`/api/embed`."""
     body = call.read()
-    ask, texts = _embedding_ask(body), _inputs(body.get("input"))
+    texts = _inputs(body.get("input"))
+    ask = replace(_embedding_ask(body), truncate=body.flag("truncate", default=True))
     vectors, tokens, load_s = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
     answer: JsonObject = {"model": ask.model, "embeddings": [[*map(shortest, vector)] for vector in vectors]}
     if texts:
@@ -466,8 +467,7 @@ async def openai_embeddings(call: Call) -> None:
 
 
 def _embedding_ask(body: Body) -> Ask:
-    truncate = body.flag("truncate", default=True)
-    return Ask(model=body.string("model"), stream=False, options=body.map("options"), keep_alive_s=keep_alive_s(body), truncate=truncate)
+    return Ask(model=body.string("model"), stream=False, options=body.map("options"), keep_alive_s=keep_alive_s(body))
 
 
 def _inputs(given: JsonValue) -> list[str]:
