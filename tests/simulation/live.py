@@ -6,23 +6,19 @@ Used by `test_differential` only.
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
-from hearth.errors import HearthError
-from hearth.execution.request import Submission
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
-from hearth.types import BackendCall, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, sleep_until
+from tests.worker.house import ALL_DAY, heard, new_item
 
-ALWAYS = Window(start_minute=0, end_minute=0)
 NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)  # not within the first hours of virtual time, which begins at midnight
 AFTERWARDS_S = 240.0  # long enough for the home model to come back
 
@@ -43,7 +39,7 @@ class LiveHouse:
             )
             for name, model in workload.models.items()
         ]
-        scheduling = settings.scheduling.replace(active_hours=NEVER if workload.modes else ALWAYS, time_zone="UTC")
+        scheduling = settings.scheduling.replace(active_hours=NEVER if workload.modes else ALL_DAY, time_zone="UTC")
         whole = Settings(scheduling=scheduling, queue=settings.queue, gpu=settings.gpu, models=settings.models)
         self._ollama = FakeOllama(*models, capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB)
         self._worker = LLMQueueWorker(
@@ -79,32 +75,24 @@ class LiveHouse:
             for other in (job.after, *job.also_after):
                 await ends[other]
         await sleep_until(job.at if job.after is None else max(loop.time() + job.think_s, job.at))
-        ticket = self._worker.submit(_request(job))
+        ticket = self._worker.submit(
+            new_item(
+                job.model,
+                lane=job.lane,
+                priority=job.priority,
+                stream=job.streaming,
+                caller=job.caller,
+                request_id=str(job.id),
+                max_tokens=job.max_tokens,
+                prompt_tokens=job.prompt_tokens,
+                service_s=job.service_s,
+                first_byte_s=job.first_byte_s,
+            )
+        )
         leaving = None
         if job.cancel_after_s is not None:
             leaving = loop.call_at(loop.time() + job.cancel_after_s, self._worker.cancel, ticket.sequence)
-        with suppress(HearthError):
-            await ticket.reply.head()
-            await ticket.reply.body()
+        await heard(ticket)
         if leaving is not None:
             leaving.cancel()
         ends[job.id].set_result(None)
-
-
-def _request(job: Job) -> Submission:
-    def call_on(model: str) -> BackendCall:
-        fake = {"service_s": job.service_s, "first_byte_s": job.first_byte_s}
-        body = {"model": model, "prompt": "?", "stream": job.streaming, "fake": fake}
-        return BackendCall(method="POST", path="/api/generate", body=json.dumps(body).encode())
-
-    item = QueueItem(
-        lane=job.lane,
-        priority=job.priority,
-        caller=job.caller,
-        model=job.model,
-        request_id=RequestId(str(job.id)),
-        streaming=job.streaming,
-        prompt_tokens=job.prompt_tokens,
-        max_tokens=job.max_tokens,
-    )
-    return Submission(item=item, call=call_on)
