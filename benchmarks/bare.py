@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from hearth.api.asgi import Receive, Responder, Scope, Send
+from hearth.api.request import Receive, Responder, Scope, Send
 from hearth.api.server import HearthServer
 from hearth.backends.ollama import OllamaBackend
 from hearth.bootstrap import run

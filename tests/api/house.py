@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from hearth.admission.auth import digest_of
 from hearth.admission.limits import RateLimiter
 from hearth.api.app import HearthApp
-from hearth.api.asgi import DISCONNECTED
+from hearth.api.request import DISCONNECTED
 from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
@@ -27,9 +27,8 @@ from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
-from hearth.queue.item import AdmissionState
 from hearth.queue.operator import OperatorCommands
-from hearth.queue.worker import LLMQueueWorker
+from hearth.queue.worker import AdmissionState, LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model

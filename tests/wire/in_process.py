@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import DISCONNECTED, Message
+from hearth.api.request import DISCONNECTED, Message
 
 
 @dataclass(slots=True)

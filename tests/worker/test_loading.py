@@ -43,8 +43,13 @@ def pinned_to(num_ctx: int, *models: str) -> dict[str, ModelSettings]:
 
 @in_house("a", FakeModel(name="b", vram_mib=6000.0, size_mib=9000.0), resident=("a",))
 async def test_a_swap_unloads_first_and_loads_then_and_is_reported_with_its_time_and_what_is_on_the_cpu(house: House):
-    await body_of(house.submit("b"))
+    ticket = house.submit("b")
+    await body_of(ticket)
     assert (house.now, done_to(house)) == (0.5 + 2.0 + 1.0, ["unload a:latest", "load b:latest"])
+    ended = await house.end_of(ticket)
+    assert (ended.queue_s, ended.swap_s, ended.backend_s) == (2.5, 2.5, 1.0)
+    (shown,) = [model for model in await house.gateway.models() if model["vram_mib"]]
+    assert (shown["name"], shown["vram_mib"]) == ("b:latest", 6000.0), "what was loaded has been looked at"
     await body_of(house.submit("a"))
     started, completed = house.events.of(SwapStarted)[0], house.events.of(SwapCompleted)
     assert (started.from_models, started.to_model, started.why) == (("a:latest",), "b:latest", "waiting")

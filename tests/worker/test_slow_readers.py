@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import DISCONNECTED
+from hearth.api.request import DISCONNECTED
 from hearth.api.streaming import Relay
 from hearth.config.settings import Settings
 from hearth.errors import BackendTimeout, CallerGone

@@ -10,10 +10,9 @@ from functools import partial
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.http_checks import HostRules, check_framing, check_media, check_origin, check_upgrade, cors_headers
-from hearth.api.asgi import Receive, Scope, Send
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
-from hearth.api.request import PATH_SHOWN, Bodies, Body, ErrorResponder, Request, request_of
+from hearth.api.request import PATH_SHOWN, Bodies, Body, ErrorResponder, Receive, Request, Scope, Send, request_of
 from hearth.api.routes import Access, Address, Routes
 from hearth.clock import new_id
 from hearth.config.settings import GatewayConfig

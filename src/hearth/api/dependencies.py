@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
-from hearth.api.asgi import Message
-from hearth.api.request import Body, Request
+from hearth.api.request import Body, Message, Request
 from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
 

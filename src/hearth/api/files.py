@@ -17,9 +17,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hearth.admission.auth import Identity, admission_of, count
-from hearth.api.asgi import until_disconnected
 from hearth.api.dependencies import Caller
-from hearth.api.request import Body, Request
+from hearth.api.request import Body, Request, until_disconnected
 from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway

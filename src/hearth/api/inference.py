@@ -18,9 +18,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
-from hearth.api.asgi import until_disconnected
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
-from hearth.api.request import Body, Request, rendered
+from hearth.api.request import Body, Request, rendered, until_disconnected
 from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, load_options

@@ -7,8 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 import httptools
 import uvicorn
@@ -16,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
-from hearth.api.asgi import DISCONNECTED, App, Message, Send
+from hearth.api.request import DISCONNECTED, App, Message, Send
 
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -49,14 +48,6 @@ class ConnectionConfig(uvicorn.Config):
     deadlines: Deadlines
     connections: Connections
     refuse: App
-
-
-class Reading(Enum):
-    """What is expected of the other end."""
-
-    HEAD = auto()
-    BODY = auto()
-    NOTHING = auto()
 
 
 class CoalescingTransport:
@@ -133,7 +124,8 @@ class HttpConnection(HttpToolsProtocol):
         self._outgoing: CoalescingTransport
         self._disconnected: asyncio.Future[None] = self.loop.create_future()
         self._unread = bytearray()
-        self._reading = Reading.HEAD
+        self._reading: Literal["head", "body", "nothing"] = "head"
+        """What is expected of the other end."""
         self._declared_bytes: int | None = None
         self._body_bytes = self._framing_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
@@ -173,10 +165,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def _read_on(self) -> None:
         while self._unread and not self.transport.is_closing():
-            if self._reading is Reading.NOTHING:
+            if self._reading == "nothing":
                 if not self.cycle.response_complete:
                     break
-                self._reading = Reading.HEAD
+                self._reading = "head"
                 self._unset_keepalive_if_required()
             size = self._next_piece_bytes()
             if not size:
@@ -184,9 +176,9 @@ class HttpConnection(HttpToolsProtocol):
             piece = bytes(self._unread[:size])
             del self._unread[:size]
             self._parse(piece)
-        if self._reading is Reading.HEAD and self._deadline is None:  # not a later one with every piece of it
+        if self._reading == "head" and self._deadline is None:  # not a later one with every piece of it
             self._expect_within(self._deadlines.header_s)
-        elif self._reading is Reading.BODY and not self._outgoing.lingering and not self.transport.is_closing():
+        elif self._reading == "body" and not self._outgoing.lingering and not self.transport.is_closing():
             self._expect_within(self._deadlines.body_s)
         if len(self._unread) > HEAD_LIMIT_BYTES:
             self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
@@ -195,11 +187,11 @@ class HttpConnection(HttpToolsProtocol):
 
     def _next_piece_bytes(self) -> int:
         """How much can be parsed without beginning a second request; 0 where more has to come first, so that a whole head is bounded."""
-        if self._reading is Reading.BODY and self._declared_bytes is not None:
+        if self._reading == "body" and self._declared_bytes is not None:
             return max(1, self._declared_bytes - self._body_bytes)
-        end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading is Reading.BODY else 0) + len(_HEAD_END)
+        end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading == "body" else 0) + len(_HEAD_END)
         found = end >= len(_HEAD_END)
-        if self._reading is Reading.BODY:
+        if self._reading == "body":
             return end if found else len(self._unread)
         if (end if found else len(self._unread)) > HEAD_LIMIT_BYTES:
             self.send_400_response("The headers are too large.")
@@ -209,7 +201,7 @@ class HttpConnection(HttpToolsProtocol):
         return end if found else len(self._unread)
 
     def _parse(self, data: bytes) -> None:
-        if self._reading is Reading.HEAD:
+        if self._reading == "head":
             # A wish for another protocol may be ignored (RFC 9110, 7.8), but httptools would take what follows for that protocol. Java's
             # client wishes for HTTP/2 with its first POST, Codex for a WebSocket.
             data = _UPGRADE.sub(b"\r\n%b:" % _HIDDEN_UPGRADE, data)
@@ -233,7 +225,7 @@ class HttpConnection(HttpToolsProtocol):
         # `http://another/host` would go past the check of Host.
         if not self.url.startswith(b"/") or b"#" in self.url or self.parser.should_upgrade():
             raise httptools.HttpParserError("the request target must be a path")
-        self._reading = Reading.BODY
+        self._reading = "body"
         self._outgoing.body_expected = True
         length = values.get(b"content-length")
         self._declared_bytes = None if length is None else int(length)
@@ -252,7 +244,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        self._reading = Reading.NOTHING
+        self._reading = "nothing"
         self._outgoing.body_expected = False
         self._expect_within(None)
         super().on_message_complete()
@@ -284,7 +276,7 @@ class HttpConnection(HttpToolsProtocol):
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._read_late)
 
     def _read_late(self) -> None:
-        if self._reading is Reading.BODY and self.flow.read_paused and not self._outgoing.lingering:
+        if self._reading == "body" and self.flow.read_paused and not self._outgoing.lingering:
             self._expect_within(self._deadlines.body_s)  # it is the application that does not read
         else:
             self.transport.abort()

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from hearth.admission.auth import BodyRoom, Identity, check_rate, count, lane_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.peers import WrongKeys, peer_of
-from hearth.api.asgi import DISCONNECTED, Receive, Responder, Scope, Send
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
@@ -33,6 +32,14 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+DISCONNECTED = "hearth.disconnected"
+"""In the scope: a future that is done when the connection has ended. To wait for that by `receive` would take a task of each request."""
+
 T = TypeVar("T")
 
 _REQUEST_ID = re.compile(rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode())
@@ -45,6 +52,52 @@ _MAX_DECODED_MIB = 20
 """Ollama's own limit of a body that came with `Content-Encoding: zstd`."""
 _WINDOW_LOG_MAX = 25
 """A window of 32 MiB: no encoder needs more for so much, and the header of a body says how much memory is to be taken for it."""
+
+
+class Responder:
+    """One HTTP answer being written, with `added` header fields; after the caller has left every write returns without effect."""
+
+    __slots__ = ("_send", "added", "started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.added: Headers = ()
+        self.started = False
+
+    async def head(self, status: int, headers: Headers) -> None:
+        """Status line and headers, once."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.added]})
+
+    async def chunk(self, data: bytes) -> None:
+        """One piece of the body, as one HTTP chunk where the answer is chunked. Waits while the socket is full."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, last: bytes = b"") -> None:
+        """The body is complete, with `last` as its last piece."""
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """A complete answer; Content-Length is added."""
+        await self.head(status, (*headers, (b"content-length", b"%d" % len(body))))
+        await self.end(body)
+
+    async def raw(self, message: Message) -> None:
+        """An ASGI message as another framework made it."""
+        self.started = True
+        await self._send(message)
+
+
+async def until_disconnected(disconnected: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, and cancel it when the caller leaves first; returns when its cleanup has run. Raises what it raises."""
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({working, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+    finally:
+        working.cancel()
+        await asyncio.wait({working})
 
 
 @value

@@ -13,9 +13,8 @@ import uvicorn
 
 from hearth.admission.auth import NOBODY
 from hearth.admission.peers import Connections
-from hearth.api.asgi import Receive, Scope, Send
 from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
-from hearth.api.request import ErrorResponder, request_of
+from hearth.api.request import ErrorResponder, Receive, Scope, Send, request_of
 from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections

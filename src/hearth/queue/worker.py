@@ -12,7 +12,7 @@ from functools import partial
 
 from hearth.clock import Clock, ClockSteps
 from hearth.config.settings import GatewayConfig, SchedulerSettings, load_options
-from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, CallerGone, Draining, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -25,7 +25,6 @@ from hearth.queue import status
 from hearth.queue.effects import Effects
 from hearth.queue.embedded import PromptCall, complete
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState, KeptPlaces
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
@@ -92,6 +91,60 @@ class _Answer(asyncio.Task[Completion]):
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
+
+
+DRAIN_RETRY_S = 30.0
+"""Nobody can tell when a drain ends."""
+KEPT_S = 60.0
+"""How long a place is kept for a caller who has left it."""
+_PlaceKey = tuple[str, Lane, Priority, str | None, bytes]
+
+
+class AdmissionState:
+    """Whether new work may come in."""
+
+    draining = False
+    """The owner wants no new work."""
+    back_in_s: float | None = None
+    """The gateway ends, and may be back after so many seconds; None while it goes on."""
+
+    def check(self, *, accepted: bool = False) -> None:
+        """Raises ShuttingDown or, for what was not `accepted` before, Draining."""
+        if self.back_in_s is not None:
+            raise ShuttingDown(retry_after_s=self.back_in_s)
+        if self.draining and not accepted:
+            raise Draining(retry_after_s=DRAIN_RETRY_S)
+
+
+class KeptPlaces:
+    """Where requests waited whose callers have left: who sends the same again within `KEPT_S` gets the old place.
+
+    Many clients give up after some minutes and ask anew; from the end of the queue they would never be served.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[float, _PlaceKey, float]] = deque()
+
+    def keep(self, work: ActiveRequest, now: float, *, most: int) -> None:
+        """Remember where a request waited, and of all places the latest `most`."""
+        self._left.append((now, _key(work.item, work.new.digest), work.item.arrived_at))
+        while len(self._left) > most:
+            self._left.popleft()
+
+    def take(self, new: Submission, now: float) -> float | None:
+        """When the request arrived whose place is free for this one, None where there is none. A place is taken once."""
+        while self._left and self._left[0][0] < now - KEPT_S:
+            self._left.popleft()
+        key = _key(new.item, new.digest)
+        for index, (_, other, arrived_at) in enumerate(self._left):
+            if other == key:
+                del self._left[index]
+                return arrived_at
+        return None
+
+
+def _key(item: QueueItem, digest: bytes) -> _PlaceKey:
+    return item.caller, item.lane, item.priority, item.model, digest
 
 
 class LLMQueueWorker:
