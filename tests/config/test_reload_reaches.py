@@ -19,7 +19,7 @@ from hearth.bootstrap import build_gateway
 from hearth.config.fields import Reload, Section
 from hearth.config.reload import ConfigInForce
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
-from tests.config.kinds import NEEDED, entry_of, kind_of, section_in
+from tests.config.reading import NEEDED, entry_of, kind_of, section_in
 
 Path = tuple[str, ...]
 UNTOUCHED = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, type, enum.Enum)

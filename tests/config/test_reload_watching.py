@@ -20,7 +20,7 @@ from watchdog.observers.api import BaseObserver
 from hearth.bootstrap import running_gateway
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import FileWatch, observe
-from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
+from hearth.config.settings import BackendMode
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
@@ -285,13 +285,3 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
     await emulator.stop()
     assert events.of(InternalFault) == []
     assert len(events.of(ItemEnded)) == len(events.of(ItemQueued))
-
-
-async def test_the_address_of_the_command_line_may_be_named_whatever_the_file_says_of_it():
-    async with running_gateway(GatewayConfig(), host="127.0.0.2", port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
-        settings = Settings().replace(server=ServerSettings(host="other.lan"))
-        async with aiohttp.ClientSession(trust_env=False) as session:
-            for config in (GatewayConfig(), GatewayConfig(settings=settings)):
-                gateway.reload(config)
-                async with session.get(f"{url}/llm/health", headers={"Host": url.removeprefix("http://")}) as got:
-                    assert got.status == 200

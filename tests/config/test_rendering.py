@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 
 from hearth.config.rendering import as_yaml, differences
-from tests.config.kinds import Node, values
-from tests.config.reading import settings_of
+from tests.config.reading import Node, settings_of, values
 from tests.support.cases import for_each
 
 DIGEST = "0123456789abcdef" * 4

@@ -19,7 +19,7 @@ from hearth.config.rendering import schema, schema_text
 from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority
-from tests.config.kinds import entry_of, kind_of, section_in, settings_classes
+from tests.config.reading import entry_of, kind_of, section_in, settings_classes
 from tests.support.cases import for_each
 
 FOLDER = Path(__file__).parents[2] / "config"

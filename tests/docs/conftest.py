@@ -1,6 +1,5 @@
-"""The application of the HTTP tests, which the reference is compared with, and the browser of the dashboard's."""
+"""The application of the HTTP tests, which the reference is compared with."""
 
 from tests.api.conftest import gateway
-from tests.dashboard.conftest import browser
 
-__all__ = ["browser", "gateway"]
+__all__ = ["gateway"]
