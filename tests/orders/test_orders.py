@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import pytest
 
 from hearth.config.settings import ModelSettings
@@ -19,27 +21,33 @@ def given(house: House) -> list[tuple[str, str | None]]:
     return [(event.order, event.model) for event in house.events.of(OrderGiven)]
 
 
+async def refused(order: Awaitable[object], why: str) -> None:
+    with pytest.raises(OrderRefused, match=why):
+        await order
+
+
 @in_house("a", "b", resident=("a",))
 async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: House):
     taken = [house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")]
     await sleep_until(1.0)
+    seen = house.worker.decisions()
     house.gateway.orders.drain()
+    assert house.worker.decisions() > seen, "who watches the status sees it"
     for lane in Lane:
         with pytest.raises(Draining) as refused:
             house.submit("a", lane=lane)
-        assert refused.value.retryable
-        assert refused.value.retry_after_s == 30.0
+        assert (refused.value.retryable, refused.value.retry_after_s) == (True, 30.0)
     with pytest.raises(Draining):
         await house.worker.enqueue_internal("?", "a")
     assert house.gateway.ready() == (False, "draining")
     assert [text_of(await body_of(ticket)) for ticket in taken] == [FULL_TEXT] * 3
-    resumed_at = house.now
+    resumed_at, seen = house.now, house.worker.decisions()
     house.gateway.orders.resume()
+    assert house.worker.decisions() > seen
     assert house.gateway.ready() == (True, "")
     await body_of(house.submit("a"))
     (started,), (ended,) = house.events.of(DrainStarted), house.events.of(DrainEnded)
-    assert (started.running, started.waiting) == (1, 2)
-    assert ended.drained_s == resumed_at - 1.0
+    assert (started.running, started.waiting, ended.drained_s) == (1, 2, resumed_at - 1.0)
 
 
 @in_virtual_time
@@ -59,35 +67,25 @@ async def test_jobs_are_taken_during_a_drain_and_done_after_it():
 
 
 @in_virtual_time
-async def test_paused_jobs_keep_no_internal_job_from_the_queue():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
-        house.gateway.orders.pause()
-        await house.accept(job("theirs", lane=Lane.EXTERNAL))
-        await house.accept(job("ours", lane=Lane.INTERNAL))
-        await house.ended("ours")
-        assert house.jobs.status() == {"waiting": 1, "running": 0}
-        house.gateway.orders.resume()
-        await house.ended("theirs")
-        assert house.now < 5.0
-
-
-@in_virtual_time
-async def test_a_job_that_waits_in_the_queue_when_a_pause_begins_does_not_count_there():
+async def test_paused_jobs_keep_no_internal_job_from_the_queue_nor_do_those_that_waited_there_before():
     async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
         busy = house.submit("a", service_s=5.0)
         for name in ("x", "y"):
             await house.accept(job(name, lane=Lane.EXTERNAL))
         await settle()
         house.gateway.orders.pause()
+        await house.accept(job("theirs", lane=Lane.EXTERNAL))
         await house.accept(job("ours", lane=Lane.INTERNAL))
         await house.ended("ours")
+        assert house.jobs.status() == {"waiting": 1, "running": 2}, "two wait in the queue"
         house.gateway.orders.resume()
         await body_of(busy)
-        await house.ended("x", "y")
+        await house.ended("x", "y", "theirs")
+        assert house.now < 10.0
 
 
 @in_house("a", resident=("a",))
-async def test_a_pause_lets_others_wait_and_the_house_goes_on(house: House):
+async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
     house.gateway.orders.pause()
     theirs = house.submit("a")
     assert theirs.estimated_wait_s is None
@@ -99,28 +97,7 @@ async def test_a_pause_lets_others_wait_and_the_house_goes_on(house: House):
 
 
 @in_house("a", "b", resident=("a",))
-async def test_an_order_that_is_given_twice_is_given_once(house: House):
-    orders = house.gateway.orders
-    for _ in range(2):
-        orders.drain()
-        orders.pause()
-        await orders.pin("a")
-    for _ in range(2):
-        orders.resume()
-        orders.unpin()
-        await orders.load("b")
-    await settle()
-    await sleep_until(60.0)
-    for _ in range(2):
-        await orders.unload("b")
-        await settle()
-    await sleep_until(100.0)
-    assert given(house) == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
-    assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
-
-
-@in_house("a", "b", resident=("a",))
-async def test_a_load_that_is_still_to_come_can_be_taken_back(house: House):
+async def test_an_order_that_is_given_twice_is_given_once_and_a_load_to_come_can_be_taken_back(house: House):
     orders = house.gateway.orders
     running = house.submit("a", service_s=5.0)
     await orders.load("b")
@@ -130,45 +107,43 @@ async def test_a_load_that_is_still_to_come_can_be_taken_back(house: House):
     await body_of(running)
     await sleep_until(60.0)
     assert house.events.of(SwapCompleted) == []
-
-
-@in_house("a")
-async def test_who_watches_the_status_sees_a_drain_begin_and_end(house: House):
-    for order in (house.gateway.orders.drain, house.gateway.orders.resume):
-        seen = house.worker.decisions()
-        order()
-        assert house.worker.decisions() > seen
+    for _ in range(2):
+        orders.drain()
+        orders.pause()
+        await orders.pin("a")
+    for _ in range(2):
+        orders.resume()
+        orders.unpin()
+        await orders.load("b")
+    await sleep_until(120.0)
+    for _ in range(2):
+        await orders.unload("b")
+        await settle()
+    await sleep_until(180.0)
+    assert given(house)[2:] == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
+    assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
 
 
 @in_virtual_time
-async def test_what_could_never_be_is_refused_with_the_reason():
+async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_reason():
     sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=20.0), "huge:latest": ModelSettings(vram_gb=99.0)}
     settings = settings_with(gpu={"vram_gb": 24.0})
     async with House("a", "b", "huge", resident=("a",), settings=settings.replace(models=sizes)) as house:
         orders = house.gateway.orders
-        for order in (orders.pin, orders.load):
-            with pytest.raises(OrderRefused, match="needs more memory"):
-                await order("huge")
-        await orders.pin("a")
-        with pytest.raises(OrderRefused, match="a:latest is pinned and leaves no room for b:latest"):
-            await orders.load("b")
-        with pytest.raises(OrderRefused, match="pinned: unpin it first"):
-            await orders.unload("a")
-        await orders.load("a")
-        assert given(house) == [("pin", A)]
-
-
-@in_house("a", "b", resident=("a",))
-async def test_a_model_that_is_used_or_asked_for_is_not_unloaded(house: House):
-    orders = house.gateway.orders
-    running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
-    await settle()
-    with pytest.raises(OrderRefused, match="a:latest is in use: 1 request runs on it"):
-        await orders.unload("a")
-    with pytest.raises(OrderRefused, match="b:latest is needed: 2 requests wait for it"):
+        running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
+        await settle()
+        await refused(orders.unload("a"), "a:latest is in use: 1 request runs on it")
+        await refused(orders.unload("b"), "b:latest is needed: 2 requests wait for it")
+        for ticket in (running, *waiting):
+            await body_of(ticket)
         await orders.unload("b")
-    for ticket in (running, *waiting):
-        await body_of(ticket)
-    await orders.unload("b")
-    await sleep_until(60.0)
-    assert not house.worker.scheduler.state.residency.residents
+        await sleep_until(60.0)
+        assert not house.worker.scheduler.state.residency.residents
+        await orders.pin("a")
+        await refused(orders.load("b"), "a:latest is pinned and leaves no room for b:latest")
+        await refused(orders.unload("a"), "pinned: unpin it first")
+        await refused(orders.pin("huge"), "needs more memory")
+        await refused(orders.load("huge"), "needs more memory")
+        await sleep_until(90.0)
+        await orders.load("a")
+        assert given(house) == [("unload", B), ("pin", A)]

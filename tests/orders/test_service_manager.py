@@ -59,18 +59,28 @@ def heard_as(name: str) -> closing[Heard]:
     return closing(Heard(f"@hearth-test-{name}-{os.getpid()}"))
 
 
-def managed(heard: Heard, *, watchdog_s: float | None = 9.0, expect_faults: bool = False) -> tuple[House, ServiceManager]:
+def managed(heard: Heard, environ: dict[str, str] | None = None, *, expect_faults: bool = False) -> tuple[House, ServiceManager]:
     """A gateway that is not started yet, and what tells the manager of it."""
     house = House("a", resident=("a",), expect_faults=expect_faults)
-    environ = {"NOTIFY_SOCKET": heard.name} | ({} if watchdog_s is None else {"WATCHDOG_USEC": str(int(watchdog_s * 1e6))})
-    return house, ServiceManager(house.gateway, environ)
+    return house, ServiceManager(house.gateway, {"NOTIFY_SOCKET": heard.name} | (environ or {}))
 
 
-@for_each(("watchdog_s", "beats"), [(9.0, 14), (3600.0, 5), (None, 0)])
+NINE_S = {"WATCHDOG_USEC": "9000000"}
+
+
+@for_each(
+    ("environ", "beats"),
+    [
+        (NINE_S, 14),
+        ({"WATCHDOG_USEC": "3600000000"}, 5),
+        *((environ, 0) for environ in ({}, NINE_S | {"WATCHDOG_PID": "1"})),  # which is another process
+        *(({"WATCHDOG_USEC": wrong}, 0) for wrong in ("0", "soon", "-5")),
+    ],
+)
 @in_virtual_time
-async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_decides(watchdog_s: float | None, beats: int):
+async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_decides(environ: dict[str, str], beats: int):
     with heard_as("live") as heard:
-        house, _ = managed(heard, watchdog_s=watchdog_s)
+        house, _ = managed(heard, environ)
         async with house:
             told = await heard.until(30.0)
             busy = house.submit("a", service_s=20.0)
@@ -81,42 +91,33 @@ async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_dec
             await body_of(busy)
 
 
+@for_each("ends", [True, False])
 @in_virtual_time
-async def test_a_queue_task_that_has_ended_feeds_nothing():
+async def test_a_queue_task_that_has_ended_or_whose_every_decision_fails_feeds_nothing(ends: bool):
     with heard_as("dead") as heard:
-        house, _ = managed(heard)
+        house, _ = managed(heard, NINE_S, expect_faults=not ends)
         async with house:
+            state = house.worker.scheduler.state
             (queue,) = (task for task in asyncio.all_tasks() if task.get_name() == "queue")
-            queue.cancel()
+            waiting = state.waiting
+            if ends:
+                queue.cancel()
+            else:
+                state.waiting = None  # type: ignore[assignment]
             await sleep_until(1.0)
             heard.all()
-            await sleep_until(60.0)
-            assert "WATCHDOG=1" not in heard.all()
-            revived = asyncio.create_task(house.worker.run())
-            await sleep_until(70.0)
-            assert "WATCHDOG=1" in heard.all()
+            assert "WATCHDOG=1" not in await heard.until(60.0)
+            state.waiting = waiting
+            revived = asyncio.ensure_future(house.worker.run() if ends else asyncio.sleep(0))
+            assert "WATCHDOG=1" in await heard.until(70.0)
             revived.cancel()
             await asyncio.gather(revived, return_exceptions=True)
 
 
 @in_virtual_time
-async def test_a_queue_whose_every_decision_fails_feeds_nothing():
-    with heard_as("sick") as heard:
-        house, _ = managed(heard, expect_faults=True)
-        async with house:
-            await sleep_until(1.0)
-            state = house.worker.scheduler.state
-            waiting, state.waiting = state.waiting, None  # type: ignore[assignment]
-            heard.all()
-            assert "WATCHDOG=1" not in await heard.until(31.0)
-            state.waiting = waiting
-            assert "WATCHDOG=1" in await heard.until(41.0)
-
-
-@in_virtual_time
 async def test_a_life_from_ready_to_stopping_after_which_nothing_is_said():
     with heard_as("life") as heard:
-        house, manager = managed(heard, watchdog_s=None)
+        house, manager = managed(heard)
         async with house:
             heard.all()
             house.gateway.events.emit(STARTED)
@@ -148,7 +149,7 @@ async def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
 @in_virtual_time
 async def test_what_the_manager_waits_for_is_told_in_order_until_it_is_taken():
     with heard_as("late") as heard:
-        house, manager = managed(heard, watchdog_s=None)
+        house, manager = managed(heard)
         heard.close()
         async with house:
             manager.emit(STARTED)
@@ -160,19 +161,12 @@ async def test_what_the_manager_waits_for_is_told_in_order_until_it_is_taken():
 
 
 @in_virtual_time
-async def test_a_manager_that_does_not_listen_holds_nobody_up():
-    with heard_as("deaf") as heard:
+async def test_a_message_reaches_a_socket_of_the_file_system_and_one_that_nobody_reads_holds_nobody_up(tmp_path: Path):
+    with closing(Heard(str(tmp_path / "notify"))) as heard:
         _, manager = managed(heard)
         for _ in range(2000):
             manager.emit(STARTED)
-
-
-@in_virtual_time
-async def test_a_message_reaches_a_socket_of_the_file_system(tmp_path: Path):
-    with closing(Heard(str(tmp_path / "notify"))) as heard:
-        _, manager = managed(heard)
-        manager.emit(STARTED)
-        assert heard.all() == [f"READY=1\nSTATUS={IDLE}; not running"]
+        assert heard.all()[0] == f"READY=1\nSTATUS={IDLE}; not running"
 
 
 @for_each("name", [None, "", "@", "vsock:2:1234"])
@@ -181,13 +175,3 @@ async def test_where_there_is_no_socket_that_we_know_a_reload_is_just_asked_for(
     house = House("a")
     ServiceManager(house.gateway, {} if name is None else {"NOTIFY_SOCKET": name}).reload()
     assert "service manager" not in [companion for companion, _ in house.gateway._companions]
-
-
-@for_each("environ", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "-5"}])
-@in_virtual_time
-async def test_the_watchdog_s_time_is_for_this_process_only(environ: dict[str, str]):
-    with heard_as("other") as heard:
-        house = House("a", resident=("a",))
-        ServiceManager(house.gateway, {"NOTIFY_SOCKET": heard.name, "WATCHDOG_USEC": "9000000"} | environ)
-        async with house:
-            assert "WATCHDOG=1" not in await heard.until(30.0)

@@ -10,13 +10,11 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 
-from tests.soak.wire import EMBEDDER, HOME, SECOND
+from tests.soak.model_server import EMBEDDER, HOME, SECOND
 
 SECOND_SHARE = 0.1
 PATIENCE_S = 120.0
@@ -27,32 +25,19 @@ ERRORS = frozenset({500, 502, 503, 504})
 Body = dict[str, Any]
 
 
-class End(StrEnum):
-    """How a request ended for its caller."""
-
-    WHOLE = "whole"
-    REFUSED = "refused"
-    TOLD = "told"
-    LEFT = "left"
-    BROKEN = "broken"
+End = Literal["whole", "refused", "told", "left", "broken"]  # how a request ended for its caller
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One kind of request.
-
-    Attributes:
-        share: how many of a hundred.
-        ending: the last words of a stream that is complete; empty for an answer that comes whole.
-    """
+class Request(NamedTuple):
+    """One kind of request."""
 
     name: str
     path: str
-    share: int
+    share: int  # how many of a hundred
     body: Callable[[str, str], Body]
-    ending: str = ""
+    ending: str = ""  # the last words of a stream that is complete; empty for an answer that comes whole
     leaves: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     status: int = 200
 
 
@@ -74,22 +59,21 @@ def _job(_: str, text: str) -> Body:
 
 
 REQUESTS = (
-    Request(name="native stream", path="/api/chat", share=15, body=_chat(stream=True), ending='"done":true'),
-    Request(name="native whole", path="/api/generate", share=10, body=_generate),
-    Request(name="openai stream", path="/v1/chat/completions", share=15, body=_chat(stream=True), ending="data: [DONE]"),
-    Request(name="openai whole", path="/v1/chat/completions", share=10, body=_chat(stream=False)),
-    Request(name="anthropic stream", path="/v1/messages", share=10, body=_chat(stream=True), ending="event: message_stop"),
-    Request(name="anthropic whole", path="/v1/messages", share=5, body=_chat(stream=False)),
-    Request(name="native embedding", path="/api/embed", share=5, body=_embed),
-    Request(name="openai embedding", path="/v1/embeddings", share=5, body=_embed),
-    Request(name="the house", path="/api/generate", share=10, body=_generate, headers={"X-Task-Type": "parse_task"}),
-    Request(name="leaves", path="/api/chat", share=10, body=_chat(stream=True), ending='"done":true', leaves=True),
-    Request(name="job", path="/llm/jobs", share=5, body=_job, status=202),
+    Request("native stream", "/api/chat", 15, _chat(stream=True), ending='"done":true'),
+    Request("native whole", "/api/generate", 10, _generate),
+    Request("openai stream", "/v1/chat/completions", 15, _chat(stream=True), ending="data: [DONE]"),
+    Request("openai whole", "/v1/chat/completions", 10, _chat(stream=False)),
+    Request("anthropic stream", "/v1/messages", 10, _chat(stream=True), ending="event: message_stop"),
+    Request("anthropic whole", "/v1/messages", 5, _chat(stream=False)),
+    Request("native embedding", "/api/embed", 5, _embed),
+    Request("openai embedding", "/v1/embeddings", 5, _embed),
+    Request("the house", "/api/generate", 10, _generate, headers={"X-Task-Type": "parse_task"}),
+    Request("leaves", "/api/chat", 10, _chat(stream=True), ending='"done":true', leaves=True),
+    Request("job", "/llm/jobs", 5, _job, status=202),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """One request from its caller's side; instants of the monotonic clock."""
 
     name: str
@@ -100,19 +84,13 @@ class Ended:
 
 
 class Callers:
-    """Sends requests and remembers how each ended.
-
-    Attributes:
-        asked: requests so far; ends: those that have ended; jobs: ids of the jobs that were accepted.
-    """
+    """Sends requests and remembers how each ended. `asked`: so far; `jobs`: ids of those that were accepted."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, chance: random.Random) -> None:
         self.asked = 0
         self.ends: list[Ended] = []
         self.jobs: list[str] = []
-        self._url = url
-        self._session = session
-        self._chance = chance
+        self._url, self._session, self._chance = url, session, chance
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def call(self, rate_per_s: float, seconds: float) -> None:
@@ -136,18 +114,17 @@ class Callers:
             async with asyncio.timeout(self._chance.choice(LEAVES_AFTER_S) if request.leaves else PATIENCE_S):
                 end, said = await self._ask(request, request.body(model, text))
         except TimeoutError:
-            end, said = (End.LEFT, "") if request.leaves else (End.BROKEN, "no answer at all")
+            end, said = ("left", "") if request.leaves else ("broken", "no answer at all")
         except (aiohttp.ClientError, ValueError) as error:
-            end, said = End.BROKEN, repr(error)
-        ended = Ended(name=request.name, end=end, asked_at=asked_at, ended_at=time.monotonic(), said=said)
-        self.ends.append(ended)
+            end, said = "broken", repr(error)
+        self.ends.append(Ended(request.name, end, asked_at, time.monotonic(), said))
 
     async def _ask(self, request: Request, body: Body) -> tuple[End, str]:
         async with self._session.post(f"{self._url}{request.path}", json=body, headers=request.headers) as answer:
             text = await answer.text()
         if answer.status != request.status:
             known = answer.status in ERRORS and "error" in json.loads(text)
-            return (End.REFUSED if known else End.BROKEN), f"{answer.status} {text[:300]}"
+            return ("refused" if known else "broken"), f"{answer.status} {text[:300]}"
         if request.path == "/llm/jobs":
             self.jobs.append(json.loads(text)["id"])
         return judged(request, text)
@@ -156,8 +133,8 @@ class Callers:
 def judged(request: Request, text: str) -> tuple[End, str]:
     """How an answer of the expected status ended, and its last words where that was not well."""
     if not request.ending:
-        return (End.WHOLE, "") if isinstance(json.loads(text), dict) else (End.BROKEN, text[:300])
+        return ("whole", "") if isinstance(json.loads(text), dict) else ("broken", text[:300])
     last = text.strip().rpartition("\n\n" if request.path.startswith("/v1") else "\n")[2]
     if request.ending in last:
-        return End.WHOLE, ""
-    return (End.TOLD if "error" in last else End.BROKEN), last[-300:]
+        return "whole", ""
+    return ("told" if "error" in last else "broken"), last[-300:]

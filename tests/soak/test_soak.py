@@ -4,25 +4,67 @@ after the other. Real processes, real time: half a minute with three of the faul
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
+import re
+import signal
 import sys
+import time
 from collections import Counter
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import linear_regression
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import pytest
 
-from tests.soak.soak import RATE_PER_S, Gateway, Plan, Sample, Soak
-from tests.soak.wire import ModelServer
+from tests.faults.serving import Serving
+from tests.soak.callers import Callers
+from tests.soak.model_server import CARD_GIB, FAULTS, HOME, SLOTS, Bench, ModelServer, rehearsal
+
+RATE_PER_S = 20.0
+LOOK_EVERY_S = 1.0
+POLL_S = 0.5
+REST_WITHIN_S = 300.0
+SETTLE_S = 2.0
+BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
+METRICS = ("process_resident_memory_bytes", "process_open_fds", "hearth_loop_tasks")
+CONFIG = """
+gpu: {{home_model: "{home}", parallel: {slots}, vram_gb: {card_gib}, nvml: false}}
+backend: {{mode: ollama}}
+ollama: {{url: "{url}", first_byte_timeout_s: 15}}
+queue: {{max_external_depth: 1000}}
+rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
+storage: {{path: "{database}", reserve_mib: 0}}
+jobs: {{max_attempts: 50, keep_results_days: 1}}
+server: {{log_format: json, log_level: info}}
+"""
+
+
+class Plan(NamedTuple):
+    """How long, and how often something goes wrong; all in seconds.
+
+    First the warm-up, so often a second and with every fault once; then the traffic that is judged, with faults that last `fault_s` and
+    must be healed `healed_s` after that.
+    """
+
+    warm_up_s: float
+    warm_up_per_s: float
+    rehearsed_s: float
+    seconds: float
+    fault_every_s: float
+    fault_s: float
+    healed_s: float
+
 
 MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "0.4"))
 LONG = MINUTES >= 30
-PLAN = (
+PLAN = (  # how many wait at worst decides how large the heap becomes, so that has to happen before
     Plan(warm_up_s=600, warm_up_per_s=RATE_PER_S, rehearsed_s=5, seconds=MINUTES * 60, fault_every_s=60, fault_s=5, healed_s=10)
-    if LONG  # how many wait at worst decides how large the heap becomes, so that has to happen before
+    if LONG
     else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=4)
 )
 MB = 1e6
@@ -35,22 +77,143 @@ SPARE = 2
 """Descriptors and tasks by which two moments of rest may differ: a thread that happens to have a file open, the look itself."""
 
 
-def mb_per_10k(samples: list[Sample]) -> float:
-    """Slope of the resident memory over the requests, by least squares."""
-    return linear_regression([sample.asked / 10_000 for sample in samples], [sample.rss_bytes / MB for sample in samples]).slope
+class Sample(NamedTuple):
+    """One look at the gateway; `asked`: requests until then, `wal_bytes`: the store's write-ahead log on the disk."""
+
+    asked: int
+    rss_bytes: float
+    descriptors: float
+    tasks: float
+    wal_bytes: int
 
 
-def told(soak: Soak) -> str:
-    """The run in a few lines, for people."""
-    before, after = soak.before, soak.after
-    ends = Counter(ended.end.value for ended in soak.callers.ends)
-    lines = (
-        f"{soak.callers.asked} requests, {dict(ends)}, {len(soak.callers.jobs)} jobs, {len(soak.faults)} faults",
-        f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {mb_per_10k(soak.samples):.2f} MB per 10,000 requests",
-        f"descriptors {before.descriptors:.0f} -> {after.descriptors:.0f}, tasks {before.tasks:.0f} -> {after.tasks:.0f} at rest",
-        f"write-ahead log: at most {max(sample.wal_bytes for sample in soak.samples) / MB:.1f} MB",
-    )
-    return "\n".join(lines) + "\n"
+class Gateway:
+    """For the time of the block; it must live through all of it and end in order. `config` is its file, which may be saved again."""
+
+    def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
+        self.config, self._database = directory / "config.yaml", directory / "hearth.db"
+        self._session = session
+        self.config.write_text(CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server, database=self._database))
+        self._serving: Serving
+
+    @property
+    def url(self) -> str:
+        return self._serving.url
+
+    async def __aenter__(self) -> Self:
+        self._serving = await Serving.start(self.config)
+        await self._serving.listening()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        process = self._serving.process
+        try:
+            assert (process.returncode or await self._serving.end(signal.SIGTERM)) == 0, self.complaints()
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    def complaints(self) -> str:
+        """Warnings and worse of its log."""
+        return "\n".join(map(str, (line for line in self._serving.said if line["level"] != "info")))
+
+    async def numbers(self) -> dict[str, float]:
+        """Every line of its page of metrics by its name with its labels."""
+        async with self._session.get(f"{self.url}/metrics") as answer:
+            found = re.findall(r"(?m)^(\w+(?:\{[^}]*\})?) (\S+)$", await answer.text())
+        return {name: float(value) for name, value in found}
+
+    async def look(self, asked: int) -> Sample:
+        numbers, wal = await self.numbers(), self._database.with_name("hearth.db-wal")
+        rss_bytes, descriptors, tasks = map(numbers.__getitem__, METRICS)
+        return Sample(asked, rss_bytes, descriptors, tasks, wal.stat().st_size if wal.exists() else 0)
+
+    async def idle(self) -> None:
+        """Wait until no request and no job is under way. Raises TimeoutError."""
+        async with asyncio.timeout(REST_WITHIN_S):
+            while True:
+                numbers = await self.numbers()
+                if not any(numbers[name] for name in BUSY):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def told(self, address: str) -> Any:
+        async with self._session.get(f"{self.url}{address}") as answer:
+            return await answer.json()
+
+
+class Soak:
+    """One run, and what was seen of it. `samples`: a look every second under traffic; `before`, `after`: the looks at rest."""
+
+    def __init__(self, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
+        self.gateway = gateway
+        self.callers = Callers(gateway.url, session, random.Random(seed))
+        self.samples: list[Sample] = []
+        self.faults: list[tuple[str, float, float]] = []  # with the instants at which each began and ended
+        self.before: Sample
+        self.after: Sample
+        self._bench = Bench(server, session, gateway.config, PLAN.fault_s)
+        self._first_fault = seed % len(FAULTS)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.callers.call(PLAN.warm_up_per_s, PLAN.warm_up_s))
+            group.create_task(rehearsal(self._bench, PLAN.rehearsed_s))
+        self.before = await self._rest()
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch())
+            calling = group.create_task(self.callers.call(RATE_PER_S, PLAN.seconds))
+            await self._misfortunes()
+            await calling
+            watching.cancel()
+        self.after = await self._rest()
+
+    async def _misfortunes(self) -> None:
+        start_at, count = time.monotonic(), int(PLAN.seconds / PLAN.fault_every_s)
+        for number, (name, fault) in enumerate(islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)):
+            await asyncio.sleep(max(0.0, start_at + number * PLAN.fault_every_s - time.monotonic()))
+            began_at = time.monotonic()
+            await fault(self._bench)
+            self.faults.append((name, began_at, time.monotonic()))
+
+    async def _watch(self) -> None:
+        while True:
+            self.samples.append(await self.gateway.look(self.callers.asked))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _rest(self) -> Sample:
+        """Nobody asks, nothing runs, no connection to the model server is open: what is left is the gateway's own."""
+        await self.callers.answered()
+        await self.gateway.idle()
+        self._bench.server.hang_up()
+        await asyncio.sleep(SETTLE_S)
+        return await self.gateway.look(self.callers.asked)
+
+    def unhealed(self) -> list[str]:
+        """Requests that failed though the last fault was long over and the next had not begun, and faults after which nothing went."""
+        found = []
+        beginnings = [*(began_at for _, began_at, _ in self.faults[1:]), time.monotonic()]
+        for (name, _, ended_at), next_at in zip(self.faults, beginnings, strict=True):
+            calm = [ended for ended in self.callers.ends if ended_at + PLAN.healed_s <= ended.asked_at and ended.ended_at < next_at]
+            found += [f"after '{name}': {ended}" for ended in calm if ended.end not in {"whole", "left"}]
+            if not any(ended.end == "whole" for ended in calm):
+                found.append(f"nothing was answered after '{name}'")
+        return found
+
+    @property
+    def mb_per_10k(self) -> float:
+        """Slope of the resident memory over the requests, by least squares."""
+        return linear_regression([each.asked / 10_000 for each in self.samples], [each.rss_bytes / MB for each in self.samples]).slope
+
+    def __str__(self) -> str:
+        before, after, ends = self.before, self.after, Counter(ended.end for ended in self.callers.ends)
+        lines = (
+            f"{self.callers.asked} requests, {dict(ends)}, {len(self.callers.jobs)} jobs, {len(self.faults)} faults",
+            f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {self.mb_per_10k:.2f} MB per 10,000 requests",
+            f"descriptors {before.descriptors:.0f} -> {after.descriptors:.0f}, tasks {before.tasks:.0f} -> {after.tasks:.0f} at rest",
+            f"write-ahead log: at most {max(sample.wal_bytes for sample in self.samples) / MB:.1f} MB",
+        )
+        return "\n".join(lines) + "\n"
 
 
 @pytest.mark.timeout(PLAN.warm_up_s + PLAN.seconds + 1800)
@@ -66,12 +229,12 @@ async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_
         ModelServer() as server,
         Gateway(tmp_path, server.url, session) as gateway,
     ):
-        soak = Soak(PLAN, gateway, server, session, seed=seed)
+        soak = Soak(gateway, server, session, seed=seed)
         await soak.run()
-        sys.stdout.write(told(soak))
-        assert soak.broken() == []
+        sys.stdout.write(str(soak))
+        assert [ended for ended in soak.callers.ends if ended.end == "broken"] == [], "what no caller must ever see"
         assert soak.unhealed() == []
-        assert await soak.jobs() == {"completed": len(soak.callers.jobs)}
+        assert {(await gateway.told(f"/llm/jobs/{job}"))["state"] for job in soak.callers.jobs} <= {"completed"}
         numbers = await gateway.numbers()
         assert numbers["hearth_requests_lost_total"] == 0
         assert numbers["hearth_internal_faults_total"] == 0, gateway.complaints()
@@ -79,6 +242,6 @@ async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_
     assert soak.after.tasks <= soak.before.tasks + SPARE
     assert max(sample.wal_bytes for sample in soak.samples) <= WAL_MB * MB
     if LONG:
-        assert mb_per_10k(soak.samples) <= GROWTH_MB
+        assert soak.mb_per_10k <= GROWTH_MB
     else:
         assert soak.after.rss_bytes - soak.before.rss_bytes <= SHORT_GROWTH_MB * MB
