@@ -12,77 +12,54 @@ import pytest
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
 from hearth.storage.opening import connect_writer, create, shipped_migrations
-from tests.batches.house import HOUR_S, BatchHouse, in_batch_house, jsonl, lines, new_batch
+from hearth.types import DAY_S
+from tests.batches.house import BatchHouse, in_batch_house, jsonl, lines, new_batch
 from tests.storage.house import WALL, StoppedClock, opened
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settings_with
 
-KEY = {"idempotency_key": "k", "digest": "d1"}
-FIRST = new_batch(**KEY)
+FIRST = new_batch(idempotency_key="k", digest="d1")
 AGAIN = replace(FIRST, batch_id="batch_2")
 
 
-async def count(house: BatchHouse) -> int:
-    return int(house.disk.rows("SELECT COUNT(*) FROM batches")[0][0])
-
-
-@pytest.mark.parametrize(
-    ("later_s", "change", "same"),
-    [
-        (0.0, {}, True),
-        (24 * HOUR_S - 1, {}, True),
-        (24 * HOUR_S + 1, {}, False),
-        (0.0, {"idempotency_key": "other"}, False),
-        (0.0, {"idempotency_key": None}, False),
-    ],
+@for_each(
+    ("later_s", "key", "same"),
+    [(0.0, "k", True), (DAY_S - 1, "k", True), (DAY_S + 1, "k", False), (0.0, "other", False), (0.0, None, False)],
 )
-async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(tmp_path, later_s, change, same):
-    clock = StoppedClock()
-    async with opened(tmp_path / "hearth.db", clock) as store:
+async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(tmp_path, later_s, key, same):
+    clock, path = StoppedClock(), tmp_path / f"{later_s}-{key}.db"
+    async with opened(path, clock) as store:
         number = await store.files.begin("test")
-        await store.files.seal(number, file_id=FIRST.input_file_id, filename="x", life_s=720 * HOUR_S)
+        await store.files.seal(number, file_id=FIRST.input_file_id, filename="x", life_s=30 * DAY_S)
         batch = await store.batches.add(FIRST, 10)
-        clock.advance(2 * HOUR_S * 24)
+        clock.advance(2 * DAY_S)
         assert (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
-        clock.advance(-2 * HOUR_S * 24)
+        clock.advance(-2 * DAY_S)
         await store.batches.settle_validation(batch.number, [{"code": "empty_file"}], 0, None)
     clock.advance(later_s)
-    async with opened(tmp_path / "hearth.db", clock) as store:
-        assert (await store.batches.add(replace(AGAIN, **change), 10)).batch_id == ("batch_1" if same else "batch_2")
+    async with opened(path, clock) as store:
+        assert (await store.batches.add(replace(AGAIN, idempotency_key=key), 10)).batch_id == ("batch_1" if same else "batch_2")
         assert len(await store.batches.open_batches()) == (0 if same else 1)
 
 
 @in_virtual_time
-async def test_a_batch_that_has_ended_is_answered_as_it_is_also_by_the_next_process():
-    async with BatchHouse("a", resident=("a",)) as first:
-        await first.started(jsonl(*lines(2)), **KEY)
-        ended = await first.ended_batch()
+async def test_a_batch_is_answered_as_it_is_whatever_would_refuse_a_new_one_also_by_the_next_process():
+    async with BatchHouse("a", resident=("a",), settings=settings_with(batches={"max_open": 1})) as first:
+        await first.started(jsonl(*lines(2)), idempotency_key="k", digest="d1")
+        assert (await first.batches.create(AGAIN)).batch_id == "batch_1"
+        with pytest.raises(NotFound):
+            await first.batches.create(replace(AGAIN, caller="somebody else"))
+        for _ in range(2):
+            with pytest.raises(KeyReused):
+                await first.batches.create(replace(AGAIN, digest="d2"))
+            ended = await first.ended_batch()
+        ((number,),) = first.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")
+        await first.batches.delete_file(number)
+        assert await first.batches.create(AGAIN) == ended
     async with BatchHouse("a", resident=("a",), disk=first.disk) as house:
         assert await house.batches.create(AGAIN) == ended
-        assert await count(house) == 1
-
-
-@in_batch_house()
-async def test_a_key_with_another_body_is_refused_and_that_of_another_caller_stands_for_nothing(house):
-    await house.started(jsonl(*lines(1)), **KEY)
-    with pytest.raises(NotFound):
-        await house.batches.create(replace(AGAIN, caller="somebody else"))
-    for _ in range(2):
-        with pytest.raises(KeyReused):
-            await house.batches.create(replace(AGAIN, digest="d2"))
-        await house.ended_batch()
-    assert await count(house) == 1
-
-
-@in_batch_house(settings=settings_with(batches={"max_open": 1}))
-async def test_what_would_refuse_a_new_batch_does_not_refuse_one_that_was_taken(house):
-    await house.started(jsonl(*lines(1)), **KEY)
-    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
-    await house.ended_batch()
-    file = await house.files.find("file-batch_1")
-    assert file is not None
-    await house.batches.delete_file(file.number)
-    assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+        assert house.disk.rows("SELECT COUNT(*) FROM batches") == [(1,)]
 
 
 @in_batch_house()
@@ -114,16 +91,13 @@ async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp
     path = tmp_path / "hearth.db"
     create(path, connect_writer, shipped_migrations()[:7])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s, bytes) "
-            "VALUES ('file-batch_1', 'test', 'batch', 'in.jsonl', 'ready', ?, 1)",
-            (WALL,),
-        )
+        file = "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s) VALUES (?, 'test', 'batch', 'x', 'ready', ?)"
+        connection.execute(file, (FIRST.input_file_id, WALL))
         connection.execute(
             "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, input_file, "
             "input_file_id, created_wall_s, expires_wall_s) VALUES ('batch_0', 'test', 'internal', 2, '[]', '/v1/completions', "
             "'validating', '24h', 1.0, 1, 'file-batch_1', ?, ?)",
-            (WALL, WALL + 24 * HOUR_S),
+            (WALL, WALL + DAY_S),
         )
     async with opened(path, StoppedClock()) as store:
         assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0"]

@@ -80,18 +80,18 @@ def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param
     assert (problem["code"], problem["line"], problem["param"]) == (code, 7, param)
 
 
-@for_each("text", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
-def test_what_is_no_object_is_no_request(text):
-    problem = checked(text)
+@for_each(
+    ("text", "models", "code"),
+    [
+        *((text, (), "invalid_json_line") for text in (b"{", b"[]", b"7", b"\xff", b"[" * 100_000)),
+        (None, (), "line_too_long"),
+        (jsonl(GOOD), ("b*",), "model_not_allowed"),
+    ],
+)
+def test_what_is_no_object_too_long_or_for_a_forbidden_model_is_no_request(text, models, code):
+    problem = checked(text, models=models)
     assert not isinstance(problem, BatchLine)
-    assert problem["code"] == "invalid_json_line"
-
-
-def test_a_request_that_is_too_long_and_one_for_a_forbidden_model_are_refused():
-    too_long, forbidden = checked(None), checked(jsonl(GOOD), models=("b*",))
-    assert not isinstance(too_long, BatchLine)
-    assert not isinstance(forbidden, BatchLine)
-    assert (too_long["code"], forbidden["code"]) == ("line_too_long", "model_not_allowed")
+    assert problem["code"] == code
 
 
 def written(end: JobEnd | None, ending: BatchEnd | None = None) -> tuple[bool, dict[str, object], tuple[int, int]]:

@@ -112,20 +112,10 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
 
 
 @pytest.mark.timeout(180)
-async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> None:
-    async with Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house, aiohttp.ClientSession() as session:
-        url = await house.url()
-        looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
-        async with session.get(url + "/llm/health") as got:
-            assert got.status == 200
-        assert await house.stopped_s() < GRACE_S + SPARE_STARTS * house.start_s
-        assert all(await asyncio.gather(*looking))
-
-
-@pytest.mark.timeout(180)
 async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
     async with Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house, aiohttp.ClientSession() as session:
         url = await house.url()
+        looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         accepted: set[str] = set()
         for tokens in (5, *(4000 for _ in range(JOBS - 1))):  # two at a time, half a second each: ten times the grace
             body = {"request": {"model": HOME, "prompt": "hi", "stream": False, "options": {"num_predict": tokens}}}
@@ -134,6 +124,7 @@ async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
                 accepted.add((await got.json())["id"])
         await house.until(lambda said: bool(of(said, "job_ended")) and len(of(said, "job_started")) > len(of(said, "job_ended")))
         assert await house.stopped_s() < GRACE_S + SPARE_STARTS * house.start_s
+        assert all(await asyncio.gather(*looking))
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
         states = dict(file.execute("SELECT id, state FROM jobs").fetchall())
     assert states.keys() == accepted

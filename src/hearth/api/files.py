@@ -222,13 +222,9 @@ class FilePages:
         return {"id": file_id, "object": "file", "deleted": True}
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
-        """Take a file; answered once it is on the disk.
+        """Take a file; answered once it is on the disk. It counts once against the rate limit.
 
-        Raises:
-            UnsupportedMedia, BadRequest: it is no form with a file and the purpose `batch`.
-            BodyTooLarge: the file is longer than `batches.max_file_mib`.
-            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
-                StorageUnavailable. CallerGone.
+        Raises UnsupportedMedia, BadRequest, BodyTooLarge, RateLimited, QueueFull (the store or the share), NoRoomForBodies, CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
         declared = request.headers.values.get(b"content-length")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from fastapi import Query
 from fastapi.responses import JSONResponse, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.admission.auth import Admission, Identity, admission_of, admit, count
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
@@ -49,10 +49,8 @@ _AS_THEY_ARE = (
 )
 
 
-class JobBody(BaseModel):
+class JobBody(BaseModel, extra="forbid"):
     """What `POST /llm/jobs` takes; `not_before` is ISO 8601 with an offset, or seconds since 1970."""
-
-    model_config = ConfigDict(extra="forbid")
 
     request: dict[str, Any]
     endpoint: str | None = None
@@ -64,10 +62,8 @@ class JobBody(BaseModel):
     webhook: Annotated[str | None, Field(max_length=MAX_URL_CHARS)] = None
 
 
-class JobsQuery(BaseModel):
+class JobsQuery(BaseModel, extra="forbid"):
     """What `GET /llm/jobs` takes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     state: JobState | None = None
     unended: bool = False
@@ -76,10 +72,8 @@ class JobsQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
-class CancelJobQuery(BaseModel):
+class CancelJobQuery(BaseModel, extra="forbid"):
     """What `DELETE /llm/jobs/{id}` takes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     forget: bool = False
 
@@ -233,19 +227,15 @@ _Key = Annotated[str, Field(min_length=1, max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
 
 
-class OutputExpiry(BaseModel):
+class OutputExpiry(BaseModel, extra="forbid"):
     """How long the files that a batch writes are kept."""
-
-    model_config = ConfigDict(extra="forbid")
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
 
 
-class BatchBody(BaseModel):
+class BatchBody(BaseModel, extra="forbid"):
     """What `POST /v1/batches` takes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     input_file_id: Annotated[str, Field(max_length=64)]
     endpoint: str

@@ -152,18 +152,18 @@ MAX_PROBLEMS = 100
 LINES_TOGETHER = 1000
 
 
+@dataclass(kw_only=True, eq=False)
 class Check:
     """One batch that is being validated; in memory are the ids of its requests and one piece of its file."""
 
-    def __init__(
-        self, batch: Batch, *, files: FileTable, batches: BatchTable, settings: Settings, resolve: Callable[[str], Awaitable[str]]
-    ) -> None:
-        self._batch = batch
-        self._files = files
-        self._batches = batches
-        self._settings = settings
-        self._resolve = resolve
-        self._splitter = Splitter(int(settings.server.max_body_mib * MIB))
+    batch: Batch
+    files: FileTable
+    batches: BatchTable
+    settings: Settings
+    resolve: Callable[[str], Awaitable[str]]
+
+    def __post_init__(self) -> None:
+        self._splitter = Splitter(int(self.settings.server.max_body_mib * MIB))
         self._place = -1
         self._begun = False
         self._seen: set[str] = set()
@@ -173,11 +173,11 @@ class Check:
 
     async def advance(self) -> bool:
         """Check the next piece; False once that was the last one. Raises StorageUnavailable: begin with a new check."""
-        parts = await self._files.parts(self._batch.input_file, self._place)
+        parts = await self.files.parts(self.batch.input_file, self._place)
         raw = [line for _, data in parts for line in self._splitter.feed(data)] if parts else list(self._splitter.end())
         if not await self._note(await self._checked(raw)):
             return False
-        if parts and len(self._problems) < MAX_PROBLEMS and self._total <= self._settings.batches.max_requests:
+        if parts and len(self._problems) < MAX_PROBLEMS and self._total <= self.settings.batches.max_requests:
             self._place = parts[-1][0]
             return True
         await self._settle()
@@ -186,14 +186,14 @@ class Check:
     async def _note(self, lines: list[BatchLine]) -> bool:
         """False where the batch is not being validated any more. What an earlier process noted goes first."""
         for start in range(0, max(1, len(lines)), LINES_TOGETHER):
-            if not await self._batches.note_lines(self._batch.number, lines[start : start + LINES_TOGETHER], first=not self._begun):
+            if not await self.batches.note_lines(self.batch.number, lines[start : start + LINES_TOGETHER], first=not self._begun):
                 return False
             self._begun = True
         return True
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
         """The lines that are as they must be, under the installed names of their models."""
-        found = await asyncio.to_thread(lambda: [check_line(line, self._batch, self._settings) for line in raw])
+        found = await asyncio.to_thread(lambda: [check_line(line, self.batch, self.settings) for line in raw])
         self._total += len(found)
         kept = list[BatchLine]()
         for each in found:
@@ -210,7 +210,7 @@ class Check:
         self._seen.add(line.custom_id)
         if line.model not in self._names:
             try:
-                self._names[line.model] = await self._resolve(line.model)
+                self._names[line.model] = await self.resolve(line.model)
             except ModelNotFound:
                 self._names[line.model] = None
         name = self._names[line.model]
@@ -219,7 +219,7 @@ class Check:
         return replace(line, model=name)
 
     async def _settle(self) -> None:
-        most = self._settings.batches.max_requests
+        most = self.settings.batches.max_requests
         if self._total > most:
             says = f"A batch may have {most} requests (batches.max_requests); the file has more."
             self._problems.insert(0, _problem("too_many_requests", says))
@@ -227,7 +227,7 @@ class Check:
             self._problems.append(_problem("empty_file", "The file holds no request."))
         models = set(self._names.values())
         model = models.pop() if len(models) == 1 else None
-        await self._batches.settle_validation(self._batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
+        await self.batches.settle_validation(self.batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
 
 
 PORTION_BYTES = 4 * MIB

@@ -200,7 +200,7 @@ class Batches(HandlingSink):
         check = self._checks.get(batch.number)
         if check is None:
             settings = self._runtime.config.settings
-            check = Check(batch, files=self.files, batches=self.store, settings=settings, resolve=self._worker.watch.resolve)
+            check = Check(batch=batch, files=self.files, batches=self.store, settings=settings, resolve=self._worker.watch.resolve)
             self._checks[batch.number] = check
         if await check.advance():
             return True

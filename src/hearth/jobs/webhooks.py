@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hearth.clock import Clock
@@ -136,23 +137,17 @@ GONE = "http_410"
 """The receiver wants no more of it."""
 
 
+@dataclass(kw_only=True, eq=False)
 class WebhookSender(HandlingSink):
     """Delivers messages, the next due first, a few at a time for each host. Subscribe it to the events of the gateway."""
 
-    def __init__(
-        self,
-        *,
-        store: JobTable,
-        poster: Poster,
-        settings: Callable[[], WebhookSettings],
-        clock: Clock,
-        events: EventSink,
-    ) -> None:
-        self._store = store
-        self._poster = poster
-        self._settings = settings
-        self._clock = clock
-        self._events = events
+    store: JobTable
+    poster: Poster
+    settings: Callable[[], WebhookSettings]
+    clock: Clock
+    events: EventSink
+
+    def __post_init__(self) -> None:
         self._wake = asyncio.Event()
         self._under_way: dict[str, str | None] = {}
         self._handlers = {JobEnded: lambda _: self._wake.set()}
@@ -171,10 +166,10 @@ class WebhookSender(HandlingSink):
     async def _begin(self, group: asyncio.TaskGroup) -> float:
         """Begin what is due, as far as its hosts have room; seconds until something else is due."""
         try:
-            waiting = await self._store.deliveries(AT_ONCE)
+            waiting = await self.store.deliveries(AT_ONCE)
         except StorageUnavailable:
             return LOOK_INTERVAL_S
-        now, pause_s, taken = self._clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
+        now, pause_s, taken = self.clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
         for delivery in waiting:
             if delivery.job_id in self._under_way or taken[delivery.host] >= AT_ONCE:
                 continue
@@ -189,10 +184,10 @@ class WebhookSender(HandlingSink):
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Try once. Where what came of it cannot be noted, it is due still, and left alone for a while."""
-        settings, reason, body = self._settings(), NOT_ALLOWED, body_of(delivery)
+        settings, reason, body = self.settings(), NOT_ALLOWED, body_of(delivery)
         if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
-            headers = headers_of(delivery, body, settings.secret, self._clock.wall())
-            answer = await self._poster.post(Post(url=delivery.url, headers=headers, body=body), settings.timeout_s)
+            headers = headers_of(delivery, body, settings.secret, self.clock.wall())
+            answer = await self.poster.post(Post(url=delivery.url, headers=headers, body=body), settings.timeout_s)
             reason = "" if answer.delivered else answer.name
         try:
             await self._note(delivery, settings, delivery.attempts + 1, reason)
@@ -202,15 +197,15 @@ class WebhookSender(HandlingSink):
         self._wake.set()
 
     async def _note(self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str) -> None:
-        job_id, host, now = delivery.job_id, host_of(delivery.url), self._clock.monotonic()
+        job_id, host, now = delivery.job_id, host_of(delivery.url), self.clock.monotonic()
         if not reason:
-            await self._store.note_delivery(job_id, "delivered", attempts, None)
-            self._events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
+            await self.store.note_delivery(job_id, "delivered", attempts, None)
+            self.events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
         elif reason in (NOT_ALLOWED, GONE) or attempts >= settings.max_attempts:
-            await self._store.note_delivery(job_id, "failed", attempts, None)
-            self._events.emit(WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason))
+            await self.store.note_delivery(job_id, "failed", attempts, None)
+            self.events.emit(WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason))
         else:
-            await self._store.note_delivery(job_id, "waiting", attempts, self._clock.wall() + pause_s(attempts))
+            await self.store.note_delivery(job_id, "waiting", attempts, self.clock.wall() + pause_s(attempts))
 
 
 def _wait_s(delivery: Delivery, wall_s: float) -> float:

@@ -31,9 +31,6 @@ _ENDED = (
 _RUNNING = "SELECT j.id FROM batch_lines l JOIN jobs j ON j.number = l.job WHERE l.batch = ? AND j.ended_wall_s IS NULL ORDER BY j.number"
 _TAKE_OFF = "DELETE FROM batch_lines WHERE batch = ? AND line = ? AND job IS ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE number = ? AND ended_wall_s IS NOT NULL"
-_FILES = "SELECT output_file, error_file FROM batches WHERE number = ?"
-_WRITE = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
-_GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ?"
 _TALLY = (
     "UPDATE batches SET completed = completed + ?, failed = failed + ?, prompt_tokens = prompt_tokens + ?, "
     "output_tokens = output_tokens + ? WHERE number = ?"
@@ -68,7 +65,6 @@ _AS_THEY_ARE = ("caller", "lane", "priority", "endpoint", "window_text", "output
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
 _GET = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
 _LIST = f"SELECT {_COLUMNS} FROM batches WHERE caller = ? AND (? IS NULL OR number < ?) ORDER BY number DESC LIMIT ?"  # noqa: S608 - our names
-_PLACE = "SELECT number FROM batches WHERE id = ? AND caller = ?"
 _ALL_OPEN = f"SELECT {_COLUMNS} FROM batches WHERE ended_wall_s IS NULL ORDER BY number"  # noqa: S608 - our names
 _OPEN_OF = "SELECT id FROM batches WHERE ended_wall_s IS NULL AND status IN ('validating', 'in_progress') AND caller = ?"
 _CANCEL = (
@@ -76,8 +72,6 @@ _CANCEL = (
     "WHERE id = ? AND status IN ('validating', 'in_progress')"
 )
 _IS_VALIDATING = "SELECT 1 FROM batches WHERE number = ? AND status = 'validating'"
-_FORGET_LINES = "DELETE FROM batch_lines WHERE batch = ?"
-_NOTE_LINE = "INSERT INTO batch_lines (batch, line, custom_id, model, start, length) VALUES (?, ?, ?, ?, ?, ?)"
 _FILE = (
     "INSERT INTO files (caller, purpose, filename, state, created_wall_s) SELECT caller, 'batch_output', id || ?, 'filling', ? "
     "FROM batches WHERE number = ? RETURNING number"
@@ -95,7 +89,6 @@ _SHOW_FILE = (
     "UPDATE files SET id = :id, state = 'ready', created_wall_s = :now, expires_wall_s = :expires "
     "WHERE number = :number AND state = 'filling' AND bytes > 0"
 )
-_DROP_FILE = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'"
 _END = (
     "UPDATE batches SET status = ending, ended_wall_s = :now, finalizing_wall_s = COALESCE(finalizing_wall_s, :now), "
     "output_file_id = :output, error_file_id = :error WHERE number = :number AND ended_wall_s IS NULL"
@@ -136,7 +129,7 @@ class BatchTable(Table):
         """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
 
         def read(connection: sqlite3.Connection) -> tuple[Batch, ...]:
-            after = place_of(connection, _PLACE, page)
+            after = place_of(connection, "SELECT number FROM batches WHERE id = ? AND caller = ?", page)
             return tuple(map(batch_of, connection.execute(_LIST, (page.caller, after, after, page.limit))))
 
         return await self.reader.read(read)
@@ -160,9 +153,9 @@ class BatchTable(Table):
             if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
                 return False
             if first:
-                connection.execute(_FORGET_LINES, (number,))
+                connection.execute("DELETE FROM batch_lines WHERE batch = ?", (number,))
             rows = ((number, each.line, each.custom_id, each.model, each.start, each.length) for each in lines)
-            connection.executemany(_NOTE_LINE, rows)
+            connection.executemany("INSERT INTO batch_lines (batch, line, custom_id, model, start, length) VALUES (?, ?, ?, ?, ?, ?)", rows)
             return True
 
         return await self.writer.submit(note)
@@ -272,7 +265,7 @@ def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Conn
     file_id = new_id("file-")
     if connection.execute(_SHOW_FILE, {"id": file_id, "now": now, "expires": now + life_s, "number": file}).rowcount:
         return file_id
-    connection.execute(_DROP_FILE, (file,))
+    connection.execute("UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'", (file,))
     return None
 
 
@@ -293,11 +286,11 @@ def _ended_lines(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine,
 
 def _record(batch: int, outcomes: Sequence[LineOutcome], connection: sqlite3.Connection) -> None:
     taken = [each for each in outcomes if connection.execute(_TAKE_OFF, (batch, each.line, each.job)).rowcount]
-    output, error = connection.execute(_FILES, (batch,)).fetchone()
+    output, error = connection.execute("SELECT output_file, error_file FROM batches WHERE number = ?", (batch,)).fetchone()
     for file, completed in ((output, True), (error, False)):
         texts = [(file, each.line, each.text) for each in taken if each.completed is completed]
-        connection.executemany(_WRITE, texts)
-        connection.execute(_GROW, (sum(len(text) for *_, text in texts), file))
+        connection.executemany("INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)", texts)
+        connection.execute("UPDATE files SET bytes = bytes + ? WHERE number = ?", (sum(len(text) for *_, text in texts), file))
     connection.executemany(_FORGET_JOB, [(each.job,) for each in taken if each.job is not None])
     done = sum(each.completed for each in taken)
     prompt, written = sum(each.prompt_tokens for each in taken), sum(each.output_tokens for each in taken)

@@ -14,14 +14,12 @@ from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.job_types import PART_BYTES, Page, StoredFile
 from hearth.storage.table import Table
 
-_QUEUED = "SELECT TOTAL(queued) FROM temp.job_totals"
 _KEPT = (
     "SELECT TOTAL(queued), "
     "TOTAL(CASE WHEN lane > :lane OR (lane = :lane AND (:lane = 'external' OR priority <= :priority)) THEN queued END), "
     "TOTAL(CASE caller WHEN :caller THEN queued END), TOTAL(bytes) + (SELECT TOTAL(bytes) FROM files), "
     "TOTAL(CASE caller WHEN :caller THEN bytes END) + (SELECT TOTAL(bytes) FROM files WHERE caller = :caller) FROM temp.job_totals"
 )
-_ABSENT = "no such table"
 _OF_NEW = "caller = new.caller AND lane = new.lane AND priority = new.priority"
 _COUNTED = (
     (
@@ -73,14 +71,14 @@ def kept(connection: sqlite3.Connection, caller: str, lane: str = "external", pr
 
 def queued(connection: sqlite3.Connection) -> int:
     """How many jobs wait, as `kept` has it."""
-    return int(_of_totals(connection, _QUEUED, {})[0])
+    return int(_of_totals(connection, "SELECT TOTAL(queued) FROM temp.job_totals", {})[0])
 
 
 def _of_totals(connection: sqlite3.Connection, question: str, values: dict[str, str | int]) -> Sequence[float]:
     try:
         return cast("Sequence[float]", connection.execute(question, values).fetchone())
     except sqlite3.OperationalError as error:
-        if _ABSENT not in str(error):
+        if "no such table" not in str(error):
             raise
     for statement in _COUNTED:
         connection.execute(statement)
@@ -97,7 +95,6 @@ _COLUMNS = "number, id AS file_id, caller, purpose, filename, bytes AS size_byte
 _BEGIN = (
     "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
 )
-_OWNER = "SELECT caller FROM files WHERE number = ?"
 _STORED = (
     "SELECT caller, SUM(files) AS files, CAST(SUM(file_bytes) AS INTEGER) AS file_bytes, SUM(jobs) AS jobs, "
     "CAST(SUM(job_bytes) AS INTEGER) AS job_bytes FROM ("
@@ -114,7 +111,6 @@ _SEAL = (
     "UPDATE files SET id = :id, filename = :filename, state = 'ready', epoch = NULL, created_wall_s = :now, expires_wall_s = :expires "  # noqa: S608
     f"WHERE number = :number AND state = 'filling' RETURNING {_COLUMNS}"
 )
-_DISCARD = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'"
 _FIND = f"SELECT {_COLUMNS} FROM files WHERE id = ? AND state = 'ready'"  # noqa: S608 - our names
 _LIST = (
     f"SELECT {_COLUMNS} FROM files WHERE caller = :caller AND state = 'ready' AND (:purpose IS NULL OR purpose = :purpose) "  # noqa: S608
@@ -133,8 +129,6 @@ _SOME_PARTS = (
     "DELETE FROM file_parts WHERE rowid IN (SELECT p.rowid FROM file_parts p JOIN files f ON f.number = p.file "
     "WHERE f.state = 'deleted' LIMIT ?)"
 )
-_EMPTY = "UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND bytes > 0"
-_FORGET = "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)"
 
 
 def file_of(row: sqlite3.Row) -> StoredFile:
@@ -154,7 +148,7 @@ class FileTable(Table):
         """Add pieces of `PART_BYTES`, the file's last may be shorter, from a place on. Raises QueueFull: store or share are full."""
 
         def append(connection: sqlite3.Connection) -> None:
-            (caller,) = connection.execute(_OWNER, (number,)).fetchone()
+            (caller,) = connection.execute("SELECT caller FROM files WHERE number = ?", (number,)).fetchone()
             kept(connection, caller).require_room(len(data), max_bytes, own_max_bytes)
             if connection.execute(_GROW, (len(data), number)).rowcount:
                 pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
@@ -173,7 +167,7 @@ class FileTable(Table):
 
     async def discard(self, number: int) -> None:
         """Give up a file that was begun; nothing happens to one that is complete."""
-        await self._changed(_DISCARD, number)
+        await self._changed("UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'", number)
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""
@@ -231,8 +225,8 @@ class FileTable(Table):
         connection.execute(_ABANDONED, {"epoch": self.epoch, "now": now, "may_expire": self.calendar.may_delete()})
         if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
             return True
-        connection.execute(_EMPTY)
-        connection.execute(_FORGET, (now - AFTER_DELETED_S,))
+        connection.execute("UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND bytes > 0")
+        connection.execute("DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)", (now - AFTER_DELETED_S,))
         return False
 
 

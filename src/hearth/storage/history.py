@@ -51,7 +51,6 @@ _COUNT = (
     "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
 )
 _NOTE = "INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_FORGET = "DELETE FROM admissions WHERE accepted_wall_s < ?"
 _HEX = "[0-9a-f]" * 32
 _OF_CALLERS = f"request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}'"
 _ADMISSIONS = (
@@ -160,7 +159,7 @@ class InvocationLog(Table, HandlingSink):
 
         def note(connection: sqlite3.Connection) -> None:
             connection.executemany(_NOTE, rows)
-            connection.execute(_FORGET, (before,))
+            connection.execute("DELETE FROM admissions WHERE accepted_wall_s < ?", (before,))
 
         self.writer.post(note)
 

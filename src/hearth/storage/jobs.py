@@ -85,7 +85,6 @@ _START = (
     "UPDATE jobs SET state = 'running', attempts = attempts + 1, dispatched = 0, epoch = ?, started_wall_s = ? "  # noqa: S608 - our names
     f"WHERE number = ? AND state = 'queued' RETURNING {_COLUMNS}, request"
 )
-_DISPATCHED = "UPDATE jobs SET dispatched = 1 WHERE number = ? AND state = 'running' AND epoch = ?"
 _ENDS = "ended_wall_s = :now, request = x'', epoch = NULL, webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END"
 _END = (
     f"UPDATE jobs SET {_ENDS}, state = :state, reason = :reason, error = :error, status = :status, content_type = :content_type, "  # noqa: S608
@@ -104,7 +103,6 @@ _GIVE_UP = (
     f"UPDATE jobs SET {_ENDS}, state = 'failed', reason = '{INTERRUPTED}', error = :error, bytes = 0 "  # noqa: S608 - our names
     f"WHERE number = :number RETURNING {_COLUMNS}"
 )
-_REQUEUE = "UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?"
 _GET = f"SELECT {_COLUMNS}, CASE state WHEN 'queued' THEN {_POSITION} END AS position FROM jobs j WHERE number = ?"  # noqa: S608
 _FIND = f"SELECT {_COLUMNS}, result, CASE state WHEN 'queued' THEN {_POSITION} END AS position FROM jobs j WHERE id = ?"  # noqa: S608
 _LIST = (
@@ -142,7 +140,6 @@ _CAN_START = (
     "SELECT 1 FROM batch_lines l JOIN batches b ON b.number = l.batch "
     "WHERE l.batch = ? AND l.line = ? AND l.job IS NULL AND b.status = 'in_progress'"
 )
-_LINE_HAS_JOB = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
 
 
 def insert(connection: sqlite3.Connection, new: Job, now: float, position: int | None = None) -> Job:
@@ -169,13 +166,13 @@ class JobTable(Table):
 
     queued: int = 0
 
-    async def _write(self, name: str, run: Callable[[sqlite3.Connection], tuple[T, int]]) -> T:
-        """What `run` returns beside the number of jobs that wait now."""
-        result, self.queued = await self.writer.write(name, run)
+    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        """What `run` returns; how many jobs wait is known from then on."""
+        result, self.queued = await self.writer.write(name, lambda connection: (run(connection), queued(connection)))
         return result
 
     async def _change(self, name: str, statement: str, values: Mapping[str, object]) -> bool:
-        return await self._write(name, lambda connection: (connection.execute(statement, values).rowcount == 1, queued(connection)))
+        return await self._write(name, lambda connection: connection.execute(statement, values).rowcount == 1)
 
     async def add(self, new: Job, limits: StoreLimits) -> Acceptance:
         """Keep a job, or say which one it is the same as; with its position.
@@ -226,12 +223,12 @@ class JobTable(Table):
     async def start(self, number: int) -> Job | None:
         """Note that a waiting job starts; that job with its request, None where it does not wait any more."""
         values = (self.epoch, self.clock.wall(), number)
-        row = await self._write("jobs.start", lambda connection: (connection.execute(_START, values).fetchone(), queued(connection)))
+        row = await self._write("jobs.start", lambda connection: connection.execute(_START, values).fetchone())
         return None if row is None else job_of(row)
 
     def note_dispatch(self, number: int) -> None:
         """A job that runs here has been sent to the model server. It is on the disk a moment later; nobody waits for that."""
-        self._post(_DISPATCHED, number, self.epoch)
+        self._post("UPDATE jobs SET dispatched = 1 WHERE number = ? AND state = 'running' AND epoch = ?", number, self.epoch)
 
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
@@ -307,18 +304,18 @@ class JobTable(Table):
         return await self._update("jobs.webhook", _NOTE_DELIVERY, values)
 
 
-def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> tuple[Acceptance, int]:
+def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
     known = _repeated(new, now, connection) or _same_key(new, now, connection)
     if known is not None:
         job = job_of(connection.execute(_GET, (known,)).fetchone())
-        return Acceptance(job=job, is_new=False), queued(connection)
+        return Acceptance(job=job, is_new=False)
     others = kept(connection, new.caller, new.lane.value, int(new.priority))
     if others.queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
     if limits.own_max_queued is not None and others.own_queued >= limits.own_max_queued:
         raise QueueFull(f"{others.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
     others.require_room(len(new.request), limits.max_bytes, limits.own_max_bytes)
-    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True), others.queued + 1
+    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True)
 
 
 def _repeated(new: Job, now: float, connection: sqlite3.Connection) -> int | None:
@@ -357,7 +354,7 @@ def _admit(
     for line, new in first:
         if connection.execute(_CAN_START, (batch, line)).fetchone() is not None:
             job = insert(connection, new, now)
-            connection.execute(_LINE_HAS_JOB, (job.number, batch, line))
+            connection.execute("UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?", (job.number, batch, line))
             taken.append(job)
     return tuple(taken), others.queued + len(taken)
 
@@ -368,13 +365,13 @@ def _recover(
     requeue: bool,  # noqa: FBT001
     max_attempts: int,
     connection: sqlite3.Connection,
-) -> tuple[tuple[frozenset[int], tuple[Job, ...]], int]:
+) -> tuple[frozenset[int], tuple[Job, ...]]:
     suspects, failed = set[int](), list[Job]()
     for number, attempts, dispatched in connection.execute(_ORPHANS, (epoch,)).fetchall():
         if attempts >= max_attempts or (dispatched and not requeue):
             error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
             failed += map(job_of, connection.execute(_GIVE_UP, {"error": error, "now": now, "number": number}).fetchall())
         else:
-            connection.execute(_REQUEUE, (number,))
+            connection.execute("UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?", (number,))
             suspects.add(number)
-    return (frozenset(suspects), tuple(failed)), queued(connection)
+    return frozenset(suspects), tuple(failed)
