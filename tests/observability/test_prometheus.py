@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from aiohttp import web
 
 from hearth.bootstrap import running_gateway
 from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, KeySettings, Settings
 from hearth.observability.metrics import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, expressions
+from tests.support.fake_webhooks import Webhooks, serving
 from tests.support.patience import WITHIN_S
+from tests.support.processes import started
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import House
 
@@ -66,36 +67,15 @@ def test_every_expression_of_the_dashboard_is_one_that_prometheus_understands(tm
 async def test_prometheus_scrapes_a_gateway_with_a_key_and_fires_an_alert_about_it(tmp_path):
     key = KeySettings(name="prometheus", sha256=hashlib.sha256(KEY.encode()).hexdigest())
     config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=(key,))), source=None)
-    fired: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+    alertmanager = Webhooks()
     async with (
-        alertmanager(fired) as alerts_at,
+        serving(alertmanager) as alerts_at,
         running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url),
-        prometheus(tmp_path, url.removeprefix("http://"), alerts_at),
+        prometheus(tmp_path, url.removeprefix("http://"), alerts_at.removeprefix("http://")),
     ):
-        labels = await asyncio.wait_for(fired, WITHIN_S)
-    assert labels["alertname"] == "ScrapedTheEmulator"
-    assert labels["backend_mode"] == "emulator"
-
-
-@asynccontextmanager
-async def alertmanager(fired: asyncio.Future[dict[str, str]]) -> AsyncIterator[str]:
-    """Where Prometheus posts what fires; the labels of the first alert resolve `fired`."""
-
-    async def take(request: web.Request) -> web.Response:
-        if not fired.done():
-            fired.set_result((await request.json())[0]["labels"])
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_post("/api/v2/alerts", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name.removeprefix("http://")
-    finally:
-        await runner.cleanup()
+        await asyncio.wait_for(alertmanager.arrived.wait(), WITHIN_S)
+    labels = alertmanager.seen[0].json[0]["labels"]
+    assert (labels["alertname"], labels["backend_mode"]) == ("ScrapedTheEmulator", "emulator")
 
 
 @asynccontextmanager
@@ -117,16 +97,6 @@ async def prometheus(folder: Path, target: str, alerts_at: str) -> AsyncIterator
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     promtool("check", "config", str(folder / "prometheus.yml"))
-    process = await asyncio.create_subprocess_exec(
-        str(PROMETHEUS),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
+    command = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}", "--web.listen-address=127.0.0.1:0")
+    async with started(str(PROMETHEUS), *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL):
         yield
-    finally:
-        process.terminate()
-        await process.wait()

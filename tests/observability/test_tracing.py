@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +34,7 @@ from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
 from tests.observability.samples import ended, sample
 from tests.support.cases import for_each
+from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -292,34 +291,6 @@ async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_
     assert [record.name for record in caplog.records if record.name.startswith("opentelemetry.exporter")] == []
 
 
-@contextmanager
-def receiver() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A collector: its address, and every request that it was sent."""
-    taken: list[ExportTraceServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/traces" and self.headers["Content-Type"] == "application/x-protobuf":
-                taken.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            """Nothing on the tests' output."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    serving.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", taken
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
-
-
 def attributes(span: ProtoSpan) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
@@ -327,7 +298,8 @@ def attributes(span: ProtoSpan) -> dict[str, str]:
 async def test_requests_arrive_at_a_collector_as_traces_with_no_word_of_a_prompt():
     chat = {"model": "llama3.1:8b", "messages": [{"role": "user", "content": SECRET}], "options": {"num_predict": 3}}
     embed = {"model": "nomic-embed-text", "input": SECRET}
-    with receiver() as (endpoint, taken):
+    collector = Webhooks(default=Reply(200))
+    async with serving(collector) as endpoint:
         settings = Settings(gpu=GpuSettings(home_model=""), telemetry=TelemetrySettings(otlp_endpoint=endpoint, service_name="our house"))
         running = running_gateway(GatewayConfig(settings=settings), port=0, backend_mode=BackendMode.EMULATOR)
         async with running as (_, url), aiohttp.ClientSession() as session:
@@ -340,6 +312,8 @@ async def test_requests_arrive_at_a_collector_as_traces_with_no_word_of_a_prompt
                 async with session.post(url + path, json=body, headers=headers) as answer:
                     await answer.read()
                     assert answer.status == status
+    assert {(each.path, each.headers["content-type"]) for each in collector.seen} == {("/v1/traces", "application/x-protobuf")}
+    taken = [ExportTraceServiceRequest.FromString(each.body) for each in collector.seen]
     found = [each for request in taken for each in request.resource_spans]
     assert {attributes(each.resource)["service.name"] for each in found} == {"our house"}
     spans = [span for each in found for scope in each.scope_spans for span in scope.spans]

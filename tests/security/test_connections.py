@@ -60,6 +60,12 @@ async def until(connections: Connections, **shown: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def all_leave(connections: Connections, *callers: Caller) -> None:
+    for caller in callers:
+        caller.leave()
+    await until(connections, open=0)
+
+
 async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_free_place_is_taken():
     async with crowded() as (gateway, connections, url):
         held = await stay(url, 4)
@@ -76,9 +82,7 @@ async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_fre
         (crowd,), (rejected, *_) = gateway.events.of(ConnectionsCrowded), gateway.events.of(RequestRejected)
         assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == ("this machine", "this_machine", 4, 1)
         assert (rejected.caller, rejected.path, rejected.status, rejected.reason) == ("", "/api/chat", 503, "too_many_connections")
-        for caller in held:
-            caller.leave()
-        await until(connections, open=0)
+        await all_leave(connections, *held)
 
 
 async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_notice_nothing():
@@ -99,9 +103,7 @@ async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_
             assert (await waiting[0].head())[0] == 503
             assert b"HTTP/1.1 200 " in await held[0].until_closed()
         await until(connections, open=3, refused=MAX_REJECTING + 20)
-        for caller in (*held, *waiting, *outside):
-            caller.leave()
-        await until(connections, open=0)
+        await all_leave(connections, *held, *waiting, *outside)
 
 
 class Seat:

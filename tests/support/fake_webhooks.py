@@ -103,7 +103,7 @@ class Webhooks:
         self.refused: list[str] = []
         self.in_flight = 0
         self.most_in_flight = 0
-        self.released = asyncio.Event()
+        self.arrived, self.released = asyncio.Event(), asyncio.Event()
         self.connections: set[asyncio.Transport] = set()
 
     def take(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Reply:
@@ -116,6 +116,7 @@ class Webhooks:
         accepted = 200 <= reply.status < 300 and not reply.stall and not reply.reset
         at = asyncio.get_running_loop().time()
         self.seen.append(Received(path, dict(query), {k.lower(): v for k, v in headers.items()}, body, at, accepted))
+        self.arrived.set()
         return reply
 
     @property
