@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth import errors
-from hearth.errors import ConfigError, GpuFault, GpuUnavailable, HearthError, RateLimited, StorageFault, StorageUnavailable
+from hearth.errors import ConfigError, GpuUnavailable, HearthError, RateLimited, StorageUnavailable
 from tests.support.cases import for_each
 
 STATUSES = {
@@ -52,8 +52,8 @@ def test_each_reason_has_one_status_and_says_whether_another_try_is_worth_it():
         HearthError(),
         RateLimited("slowly", retry_after_s=2.5),
         ConfigError(["one", "two"]),
-        GpuUnavailable(GpuFault.LOST, "gone"),
-        StorageUnavailable(StorageFault.IO, "the disk", needs_space=True),
+        GpuUnavailable("gpu_lost", "gone"),
+        StorageUnavailable("io_error", "the disk", needs_space=True),
     ],
 )
 def test_an_error_is_had_again_with_all_that_it_says_and_without_where_it_was(error):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence as Seq
-from enum import StrEnum
-from typing import Self, TypeVar, cast
+from typing import Literal, Self, TypeAlias, TypeVar, cast
 
 
 class HearthError(Exception):
@@ -163,18 +162,10 @@ AddressUnavailable = _kind(
 )
 
 
-class StorageFault(StrEnum):
-    """Why the store cannot be used."""
-
-    FULL = "disk_full"
-    IO = "io_error"
-    READ_ONLY = "read_only"
-    LOCKED = "locked"
-    CORRUPT = "corrupt"
-    CANNOT_OPEN = "cannot_open"
-    MOVED = "file_moved"
-    OVERLOADED = "overloaded"
-    CLOSED = "closed"
+StorageFault: TypeAlias = Literal[
+    "disk_full", "io_error", "read_only", "locked", "corrupt", "cannot_open", "file_moved", "overloaded", "closed"
+]  # fmt: skip
+"""Why the store cannot be used."""
 
 
 class StorageRefused(HearthError, reason="storage_refused"):
@@ -191,19 +182,12 @@ class StorageUnavailable(HearthError, status=503, reason="storage_unavailable", 
         self.fault = fault
         self.detail = detail
         self.needs_space = needs_space
-        text = f"The store is not available ({fault.value.replace('_', ' ')})"
+        text = f"The store is not available ({fault.replace('_', ' ')})"
         super().__init__(f"{text}: {detail}" if detail else text)
 
 
-class GpuFault(StrEnum):
-    """Why the card's own numbers cannot be read."""
-
-    NO_DRIVER = "no_driver"
-    NO_DEVICE = "no_such_device"
-    LOST = "gpu_lost"
-    MISMATCH = "driver_mismatch"
-    TIMEOUT = "timeout"
-    OTHER = "driver_error"
+GpuFault: TypeAlias = Literal["no_driver", "no_such_device", "gpu_lost", "driver_mismatch", "timeout", "driver_error"]
+"""Why the card's own numbers cannot be read."""
 
 
 class GpuUnavailable(HearthError):
@@ -212,4 +196,4 @@ class GpuUnavailable(HearthError):
     def __init__(self, fault: GpuFault, message: str | None = None) -> None:
         super().__init__(message)
         self.fault = fault
-        self.reason = fault.value
+        self.reason = fault

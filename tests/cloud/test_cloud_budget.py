@@ -15,7 +15,7 @@ from hearth.admission.budget import REMEMBERED_DAYS, Budget, Caps, Day, Totals
 from hearth.cloud.budget import CloudBudget
 from hearth.config.active_hours import day_of
 from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, GatewayConfig, KeySettings, SchedulingSettings, Settings
-from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable, TooExpensive
+from hearth.errors import BudgetExceeded, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
 from tests.storage.house import StoppedClock
@@ -40,7 +40,7 @@ class MemoryLedger:
     async def _check(self) -> None:
         await asyncio.sleep(0)
         if self.broken:
-            raise StorageUnavailable(StorageFault.FULL)
+            raise StorageUnavailable("disk_full")
 
     async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float, at_wall_s: float) -> bool:
         await self._check()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Self, TypeVar, cast
 
 from hearth.clock import Clock
-from hearth.errors import StorageFault, StorageUnavailable
+from hearth.errors import StorageUnavailable
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger
@@ -55,7 +55,7 @@ class Trouble:
 
     def hit(self) -> StorageUnavailable:
         self.hits.append(asyncio.get_running_loop().time())
-        return StorageUnavailable(StorageFault.IO)
+        return StorageUnavailable("io_error")
 
     def failed_between(self, since: float, until: float) -> bool:
         return any(since <= at <= until for at in self.hits)

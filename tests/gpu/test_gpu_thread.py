@@ -44,7 +44,7 @@ def saying(reading: GpuReading = READING) -> Card:
 
 def by_turns(answers: list[GpuReading | GpuFault]) -> GpuReading:
     answer = answers.pop(0)
-    if isinstance(answer, GpuFault):
+    if isinstance(answer, str):
         raise GpuUnavailable(answer)
     return answer
 
@@ -89,10 +89,10 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
     ("first", "second", "found"),
     [
         # of each card by turns; once the first has answered, the second, small one is not taken for it
-        ([GpuFault.NO_DRIVER], [SMALL], [SMALL]),
-        ([GpuFault.LOST], [SMALL], [GpuFault.LOST]),
-        ([GpuFault.NO_DRIVER], [GpuFault.NO_DRIVER], [GpuFault.NO_DRIVER]),
-        ([GpuFault.NO_DRIVER, READING, GpuFault.NO_DRIVER, READING], [SMALL], [SMALL, READING, GpuFault.NO_DRIVER, READING]),
+        (["no_driver"], [SMALL], [SMALL]),
+        (["gpu_lost"], [SMALL], ["gpu_lost"]),
+        (["no_driver"], ["no_driver"], ["no_driver"]),
+        (["no_driver", READING, "no_driver", READING], [SMALL], [SMALL, READING, "no_driver", READING]),
     ],
 )
 async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(first, second, found, started):
@@ -107,16 +107,16 @@ async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_i
     started.append(reader := GpuThread((Card(fail),)))
     with pytest.raises(GpuUnavailable, match="UnicodeError") as raised:
         await reader.read()
-    assert raised.value.fault is GpuFault.OTHER
+    assert raised.value.fault == "driver_error"
     assert "secret" not in str(raised.value)
 
 
 async def test_a_driver_that_hangs_costs_one_thread_and_the_timeout(driver: StubDriver, started):
     started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=SOON_S))
     driver.go_on.clear()
-    assert await fault_of(reader) is GpuFault.TIMEOUT
+    assert await fault_of(reader) == "timeout"
     for _ in range(5):
-        assert await fault_at_once(reader) is GpuFault.TIMEOUT
+        assert await fault_at_once(reader) == "timeout"
     assert len(reading_threads()) == 1
     driver.go_on.set()
     assert (await _when_it_answers(reader)).temperature_c == 61.0
@@ -140,7 +140,7 @@ async def test_closing_gives_the_driver_back_and_ends_the_thread():
     await asyncio.to_thread(thread.join, WITHIN_S)
     assert not thread.is_alive()
     assert card.closed.is_set()
-    assert await fault_at_once(reader) is GpuFault.TIMEOUT
+    assert await fault_at_once(reader) == "timeout"
 
 
 # An AMD card through files like those of its kernel driver.
@@ -180,10 +180,10 @@ ODD = {"mem_info_vram_used": str(17 * GIB), "hwmon/hwmon3/power1_average": "", "
         ({0: {"mem_info_vram_total": str(GIB), "gpu_busy_percent": "n/a"}}, "0", GpuReading(name="AMD GPU", total_mib=1024.0)),
         ({0: {"vendor": "0x10de"}, 1: WHOLE}, "0", RADEON),  # cards of other makes are not counted
         ({0: {"vendor": "0x10de"}, 1: WHOLE}, "GPU-11111111-2222-3333-4444-555555555555", RADEON),
-        ({0: {"vendor": "0x10de"}, 1: WHOLE}, "1", GpuFault.NO_DEVICE),
+        ({0: {"vendor": "0x10de"}, 1: WHOLE}, "1", "no_such_device"),
         ({2: WHOLE, 10: WHOLE | {"unique_id": "ten"}}, "1", replace(RADEON, uuid="ten")),
-        ({}, "0", GpuFault.NO_DRIVER),
-        ({0: {"mem_info_vram_total": ""}}, "0", GpuFault.LOST),
+        ({}, "0", "no_driver"),
+        ({0: {"mem_info_vram_total": ""}}, "0", "gpu_lost"),
     ],
 )
 def test_everything_that_an_amd_card_says_is_read_and_what_it_does_not_say_is_unknown(cards, device, said, tmp_path_factory):

@@ -124,7 +124,7 @@ ROOM: dict[str, tuple[float, float, dict[str, Any], float | None, list[str]]] = 
     # GiB of the models, the card, the owner's number for it, what Ollama was told to do
     "the card's own size lets models share it": (10, 10, {}, None, ["load b:latest"]),
     "what the driver keeps for itself is no room for models": (12, 12, {"reserved_mib": 400.0}, None, UNLOADED_FIRST),
-    "without a reading": (10, 10, {"fault": GpuFault.NO_DRIVER}, None, UNLOADED_FIRST),
+    "without a reading": (10, 10, {"fault": "no_driver"}, None, UNLOADED_FIRST),
     "a card without a size": (10, 10, {"total_mib": None}, None, UNLOADED_FIRST),
     "a card that the models cannot be on": (10, 10, {"gpu": FakeGpu(())}, None, UNLOADED_FIRST),
     "what others hold counts against the owner's number too": (10, 10, {"foreign_mib": 8 * GIB}, 24.0, UNLOADED_FIRST),
@@ -182,7 +182,7 @@ async def test_swaps_never_look_like_other_programs(names):
 
 @in_virtual_time
 async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
-    async with CardHouse("a", resident=("a",), card={"fault": GpuFault.NO_DRIVER}) as house:
+    async with CardHouse("a", resident=("a",), card={"fault": "no_driver"}) as house:
         await sleep_until(3600.0)
         (word,) = house.events.of(GpuUnreadable)
         assert (word.at, word.reason) == (0.0, "no_driver")
@@ -201,7 +201,7 @@ async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
 async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_counts_again():
     async with CardHouse(model("a", 10), model("b", 10), resident=("a",), settings=sized(a=10, b=10)) as house:
         await sleep_until(1.0)
-        house.card.fault = GpuFault.LOST
+        house.card.fault = "gpu_lost"
         await sleep_until(500.0)
         (lost,) = house.events.of(GpuLost)
         assert (lost.at, lost.reason, lost.detail) == (5.0, "gpu_lost", "it is gone")

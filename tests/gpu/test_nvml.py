@@ -16,7 +16,7 @@ from tests.support.cases import for_each
 def fault_of(card: NvmlCard) -> GpuFault:
     with pytest.raises(GpuUnavailable) as raised:
         card.read()
-    assert raised.value.reason == raised.value.fault.value
+    assert raised.value.reason == raised.value.fault
     return raised.value.fault
 
 
@@ -85,7 +85,7 @@ def test_a_card_that_answers_every_question_with_an_error_says_nothing(driver: S
     reading = card.read()
     assert (reading.total_mib, reading.used_mib, reading.temperature_c) == (None, None, 61.0), "the rest is still read"
     driver.faults |= dict.fromkeys(NUMBERS, pynvml.NVML_ERROR_UNKNOWN)
-    assert fault_of(card) is GpuFault.OTHER
+    assert fault_of(card) == "driver_error"
     assert driver.sessions == 0
     driver.faults.clear()
     assert card.read().temperature_c == 61.0
@@ -130,12 +130,12 @@ def test_programs_are_listed_with_what_the_driver_says(driver: StubDriver, compu
 @for_each(
     ("device", "code", "fault"),
     [
-        ("0", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, GpuFault.NO_DRIVER),
-        ("0", pynvml.NVML_ERROR_DRIVER_NOT_LOADED, GpuFault.NO_DRIVER),
-        ("0", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, GpuFault.MISMATCH),
-        ("0", pynvml.NVML_ERROR_NO_PERMISSION, GpuFault.OTHER),
-        ("1", 0, GpuFault.NO_DEVICE),
-        ("GPU-00000000-0000-0000-0000-000000000000", 0, GpuFault.NO_DEVICE),
+        ("0", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_driver"),
+        ("0", pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no_driver"),
+        ("0", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver_mismatch"),
+        ("0", pynvml.NVML_ERROR_NO_PERMISSION, "driver_error"),
+        ("1", 0, "no_such_device"),
+        ("GPU-00000000-0000-0000-0000-000000000000", 0, "no_such_device"),
     ],
 )
 def test_a_driver_that_does_not_start_or_has_no_such_card_says_why_and_no_session_is_left(driver: StubDriver, device, code, fault):
@@ -147,9 +147,9 @@ def test_a_driver_that_does_not_start_or_has_no_such_card_says_why_and_no_sessio
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
-        (pynvml.NVML_ERROR_GPU_IS_LOST, GpuFault.LOST),
-        (pynvml.NVML_ERROR_RESET_REQUIRED, GpuFault.LOST),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, GpuFault.MISMATCH),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost"),
+        (pynvml.NVML_ERROR_RESET_REQUIRED, "gpu_lost"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver_mismatch"),
     ],
 )
 def test_a_card_that_is_lost_at_any_question_is_found_again_in_a_new_session(driver: StubDriver, code, fault):

@@ -18,7 +18,7 @@ from weakref import finalize
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
-from hearth.errors import StorageFault, StorageUnavailable
+from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Acceptance, Job
 from hearth.jobs.queue import body_of
@@ -96,13 +96,13 @@ class SteadyWriter:
 
     async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:
-            raise StorageUnavailable(StorageFault.IO)
+            raise StorageUnavailable("io_error")
         await asyncio.sleep(self._disk.latency_s)
         if self._disk.broken_writes:
-            raise StorageUnavailable(StorageFault.LOCKED)
+            raise StorageUnavailable("locked")
         *_, result = commit_together(self._disk.connection, [*self._posted, run])
         if self._disk.silent:
-            raise StorageUnavailable(StorageFault.IO)
+            raise StorageUnavailable("io_error")
         self._posted.clear()
         if isinstance(result, Exception):
             raise result
@@ -117,7 +117,7 @@ class SteadyReader:
 
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:
-            raise StorageUnavailable(StorageFault.IO)
+            raise StorageUnavailable("io_error")
         return ask(self._disk.connection)
 
 

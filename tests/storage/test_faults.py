@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.errors import StorageFault, StorageUnavailable
+from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_writer
 from hearth.storage.writer import Writer
 from tests.storage.house import Fuse, Reports, disk_error, note, notes, same_note, writing
@@ -34,7 +34,7 @@ async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_
             shell.execute("BEGIN EXCLUSIVE")
             writer.post(same_note(1))
             assert not await outcome(writer, 2)
-            assert (writer.health.fault, writer.health.waiting) == (StorageFault.LOCKED, 1)
+            assert (writer.health.fault, writer.health.waiting) == ("locked", 1)
             shell.rollback()
         await writer.submit(note(3))
     assert notes(path) == [1, 3]
@@ -144,7 +144,7 @@ async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to
             file.seek((page - 1) * 4096)
             file.write(b"\xa5" * 2048)
         assert not await outcome(writer, 2)
-        assert writer.health.fault is StorageFault.CORRUPT
+        assert writer.health.fault == "corrupt"
 
 
 @for_each("spare_pages", range(1, 9))
@@ -164,7 +164,7 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(tm
     async with writing(path, connect=connect) as writer:
         while await outcome(writer, len(acknowledged), "x" * 900):
             acknowledged.append(len(acknowledged))
-        assert writer.health.fault is StorageFault.FULL
+        assert writer.health.fault == "disk_full"
         assert not await writer.submit(lambda connection: connection.in_transaction is False)
     assert notes(path) == acknowledged
 
@@ -185,7 +185,7 @@ async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_r
         await writer.submit(note(3))
         fuse.arm(1, lasting=True)
         assert not await outcome(writer, 4)
-        assert (writer.health.fault, writer.health.reserve_held, reserve.exists()) == (StorageFault.FULL, False, False)
+        assert (writer.health.fault, writer.health.reserve_held, reserve.exists()) == ("disk_full", False, False)
 
 
 async def test_on_a_full_disk_the_write_ahead_log_is_folded_away_even_without_a_reserve(tmp_path):
@@ -204,7 +204,7 @@ async def test_a_file_that_was_moved_away_or_replaced_is_not_written_to(tmp_path
         await writer.submit(note(1))
         path.rename(elsewhere)
         assert not await outcome(writer, 2)
-        assert (writer.health.fault, "moved or deleted" in writer.health.detail) == (StorageFault.MOVED, True)
+        assert (writer.health.fault, "moved or deleted" in writer.health.detail) == ("file_moved", True)
         path.write_bytes(b"somebody else's")
         assert not await outcome(writer, 2)
         assert path.read_bytes() == b"somebody else's"

@@ -17,7 +17,7 @@ from hearth.api.app import HearthApp
 from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
 from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings, StorageSettings
-from hearth.errors import StorageFault, StorageUnavailable
+from hearth.errors import StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
@@ -267,7 +267,7 @@ class Shelf:
 
     async def load(self, name: str) -> dict[str, object] | None:
         if self._burnt:
-            raise StorageUnavailable(StorageFault.CORRUPT)
+            raise StorageUnavailable("corrupt")
         found = self.saved.get(name)
         return None if found is None else dict(found)
 

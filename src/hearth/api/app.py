@@ -73,7 +73,7 @@ class HearthApp:
                     return
             else:
                 check_origin(request.method, request.headers, forwards=address.forwards)
-            if address.access is not Access.PUBLIC:
+            if address.access != "public":
                 identity = self._keyring.identify(request.headers, request.peer)
                 self._check_access(identity, address.access)
             await self._handle(request, identity, address)
@@ -88,9 +88,9 @@ class HearthApp:
             await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
 
     def _check_access(self, identity: Identity, access: Access) -> None:
-        if access is Access.ADMIN and not identity.admin:
+        if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
-        if access is Access.MODEL_MANAGER and not identity.may_manage_models:
+        if access == "model manager" and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
 
     async def _handle(self, request: Request, identity: Identity, address: Address) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.openapi.utils import get_openapi
@@ -41,20 +40,15 @@ Handler = Callable[[Request, Identity, Body], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
-class Access(Enum):
-    """Who may use an address."""
-
-    PUBLIC = auto()
-    CALLER = auto()
-    ADMIN = auto()
-    MODEL_MANAGER = auto()
+Access: TypeAlias = Literal["public", "caller", "admin", "model manager"]
+"""Who may use an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """What is asked of a request to a path before its handler sees it, and the handlers by method; none where there is nothing."""
 
-    access: Access = Access.CALLER
+    access: Access = "caller"
     binary: bool = False
     """Takes `application/octet-stream`."""
     form: bool = False
@@ -68,7 +62,7 @@ class Address:
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
-_UNKNOWN, _UNKNOWN_ADMIN = Address(), Address(access=Access.ADMIN)
+_UNKNOWN, _UNKNOWN_ADMIN = Address(), Address(access="admin")
 
 
 class Routes:
@@ -79,7 +73,7 @@ class Routes:
         self._pages: list[Callable[[], APIRoute]] = []
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
-        public = Address(access=Access.PUBLIC)
+        public = Address(access="public")
         self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, dashboard.send_page))
         for path in dashboard.FILES:
             self._add(path, _GET_HEAD, dashboard.send_file, public)
@@ -142,7 +136,7 @@ class Routes:
         body = bodies.get(path) if method == "POST" else None
         route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
         self._pages.append(route)
-        access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
+        access: Access = "public" if path == "/healthz" else "admin" if path.startswith(_ADMIN_PREFIX) else "caller"
         large = None if body is None else partial(answer_large, body, endpoint, queued=body is CompletionBody)
         self._add(path, (method,), large or _handler_of(route), Address(access=access))
 
@@ -155,10 +149,10 @@ class Routes:
         for path, methods in INFO_ROUTES.items():
             self._add(path, methods, passthrough.handle, Address(shared=path != "/", forwards=True))
         for path, methods in MANAGEMENT_ROUTES.items():
-            self._add(path, methods, passthrough.handle, Address(access=Access.MODEL_MANAGER, binary="{" in path, forwards=True))
+            self._add(path, methods, passthrough.handle, Address(access="model manager", binary="{" in path, forwards=True))
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
-        self._add("/openapi.json", _GET_HEAD, self._describe, Address(access=Access.ADMIN))
+        self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))
 
     def _add(self, path: str, methods: Iterable[str], handler: Handler, rules: Address) -> None:
         """Have a handler answer there; of several at one path, the last one's rules are those of all."""

@@ -52,7 +52,7 @@ class GpuThread:
     async def read(self) -> GpuReading:
         """As the port says; takes at most `timeout_s`."""
         if self._closed or (self._pending is not None and not self._pending.done()):
-            raise GpuUnavailable(GpuFault.TIMEOUT, "the driver has not answered the last query yet")
+            raise GpuUnavailable("timeout", "the driver has not answered the last query yet")
         self._pending = Future()
         self._jobs.put(self._pending)
         if self._thread is None:
@@ -62,7 +62,7 @@ class GpuThread:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._pending)
         except TimeoutError as error:
-            raise GpuUnavailable(GpuFault.TIMEOUT, f"the driver did not answer within {self._timeout_s:g} s") from error
+            raise GpuUnavailable("timeout", f"the driver did not answer within {self._timeout_s:g} s") from error
 
     async def aclose(self) -> None:
         """Give the drivers back as soon as the thread comes to it, without waiting for that."""
@@ -78,7 +78,7 @@ class GpuThread:
             except GpuUnavailable as error:
                 pending.set_exception(error)
             except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything; its text may be anything too
-                pending.set_exception(GpuUnavailable(GpuFault.OTHER, f"reading the GPU failed with {type(error).__name__}"))
+                pending.set_exception(GpuUnavailable("driver_error", f"reading the GPU failed with {type(error).__name__}"))
         for card in self._cards:
             card.close()
 
@@ -88,13 +88,13 @@ class GpuThread:
             try:
                 reading = card.read()
             except GpuUnavailable as error:
-                if error.fault is not GpuFault.NO_DRIVER:
+                if error.fault != "no_driver":
                     raise
                 missing = missing or error
             else:
                 self._asked = self._asked[: place + 1]
                 return reading
-        raise missing or GpuUnavailable(GpuFault.NO_DRIVER)
+        raise missing or GpuUnavailable("no_driver")
 
 
 # NVIDIA's driver. Every getter is asked on its own, because which ones a card, a driver or a container supports differs; what is refused is
@@ -158,7 +158,7 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         try:
             return getter(handle, *args)
         except nvml.NVMLError as error:
-            if _fault_of(nvml, error) in {GpuFault.LOST, GpuFault.MISMATCH, GpuFault.NO_DRIVER}:
+            if _fault_of(nvml, error) in {"gpu_lost", "driver_mismatch", "no_driver"}:
                 raise
             refusals.append(error)
             return None
@@ -229,18 +229,18 @@ def _within(value: float | None, low: float, high: float, *, per: float = 1.0) -
 
 
 def _fault_of(nvml: ModuleType, error: Any) -> GpuFault:  # noqa: ANN401 - pynvml has no types
-    faults = {
-        nvml.NVML_ERROR_UNINITIALIZED: GpuFault.LOST,
-        nvml.NVML_ERROR_GPU_IS_LOST: GpuFault.LOST,
-        nvml.NVML_ERROR_RESET_REQUIRED: GpuFault.LOST,
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: GpuFault.MISMATCH,
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: GpuFault.NO_DRIVER,
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: GpuFault.NO_DRIVER,
-        nvml.NVML_ERROR_NOT_FOUND: GpuFault.NO_DEVICE,
-        nvml.NVML_ERROR_INVALID_ARGUMENT: GpuFault.NO_DEVICE,
-        nvml.NVML_ERROR_GPU_NOT_FOUND: GpuFault.NO_DEVICE,
+    faults: dict[int, GpuFault] = {
+        nvml.NVML_ERROR_UNINITIALIZED: "gpu_lost",
+        nvml.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
+        nvml.NVML_ERROR_RESET_REQUIRED: "gpu_lost",
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_driver",
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "no_driver",
+        nvml.NVML_ERROR_NOT_FOUND: "no_such_device",
+        nvml.NVML_ERROR_INVALID_ARGUMENT: "no_such_device",
+        nvml.NVML_ERROR_GPU_NOT_FOUND: "no_such_device",
     }
-    return faults.get(error.value, GpuFault.OTHER)
+    return faults.get(error.value, "driver_error")
 
 
 # AMD's driver.
@@ -257,9 +257,9 @@ class AmdCard:
         found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
         cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))  # card2 before card10
         if not cards:
-            raise GpuUnavailable(GpuFault.NO_DRIVER, "the amdgpu driver has no GPU")
+            raise GpuUnavailable("no_driver", "the amdgpu driver has no GPU")
         if self._index >= len(cards):
-            raise GpuUnavailable(GpuFault.NO_DEVICE, f"there are {len(cards)} AMD GPUs, counted from 0")
+            raise GpuUnavailable("no_such_device", f"there are {len(cards)} AMD GPUs, counted from 0")
         return _amd_reading(cards[self._index])
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class AmdCard:
 def _amd_reading(card: Path) -> GpuReading:
     total_mib, used_mib = _number(card / "mem_info_vram_total", MIB), _number(card / "mem_info_vram_used", MIB)
     if not total_mib:
-        raise GpuUnavailable(GpuFault.LOST, "the amdgpu driver does not report the memory size")
+        raise GpuUnavailable("gpu_lost", "the amdgpu driver does not report the memory size")
     sensors = next(iter(sorted(card.glob("hwmon/hwmon*"))), card)
     return GpuReading(
         name=_text(card / "product_name") or "AMD GPU",

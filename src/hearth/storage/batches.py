@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from hearth.clock import new_id
-from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
+from hearth.errors import KeyReused, NotFound, QueueFull, StorageUnavailable
 from hearth.job_types import Batch, BatchEnd, BatchLine, EndedLine, JobEnd, JobState, LineOutcome, Page, Problem
 from hearth.storage.files import place_of
 from hearth.storage.table import KEY_LIFE_S, Table, Types, record
@@ -117,7 +117,7 @@ class BatchTable(Table):
         try:
             return await self.writer.submit(partial(_add, new, now, max_open, own_max_open))
         except StorageUnavailable as error:
-            if error.fault is StorageFault.IO and new.idempotency_key is None:
+            if error.fault == "io_error" and new.idempotency_key is None:
                 self._post(_CANCEL, now, new.batch_id)
             raise
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from hearth.clock import Clock
-from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
+from hearth.errors import StorageRefused, StorageUnavailable
 from hearth.storage.opening import (
     BUSY_TIMEOUT_S,
     Connect,
@@ -146,7 +146,7 @@ class Database:
         with suppress(OSError):
             in_place = self._identify() == self._identity
         if not in_place:
-            raise StorageUnavailable(StorageFault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
+            raise StorageUnavailable("file_moved", f"{self.path} was moved or deleted; put it back, or restart Hearth")
         if self._connection is not None:
             return self._connection
         with ExitStack() as on_failure:
@@ -158,9 +158,9 @@ class Database:
             except sqlite3.Error as error:
                 raise unavailable(error) from error
             except StorageRefused as error:
-                raise StorageUnavailable(StorageFault.CANNOT_OPEN, error.message) from error
+                raise StorageUnavailable("cannot_open", error.message) from error
             if found:
-                raise StorageUnavailable(StorageFault.CORRUPT, found)
+                raise StorageUnavailable("corrupt", found)
             on_failure.pop_all()
         self._connection = connection
         return connection

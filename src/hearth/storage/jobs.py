@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from hearth.errors import KeyReused, QueueFull, StorageFault, StorageUnavailable
+from hearth.errors import KeyReused, QueueFull, StorageUnavailable
 from hearth.job_types import (
     Acceptance,
     Delivery,
@@ -183,7 +183,7 @@ class JobTable(Table):
             return await self._write("jobs.accept", partial(_add, new, limits, self.clock.wall()))
         except StorageUnavailable as error:
             has_key = new.idempotency_key is not None or (new.task_type is not None and new.job_key is not None)
-            if error.fault is StorageFault.IO and not has_key:
+            if error.fault == "io_error" and not has_key:
                 self._post(_STRIKE, new.job_id)
             raise
 

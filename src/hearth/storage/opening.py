@@ -23,18 +23,18 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_FAULTS = {
-    sqlite3.SQLITE_FULL: StorageFault.FULL,
-    sqlite3.SQLITE_IOERR: StorageFault.IO,
-    sqlite3.SQLITE_NOMEM: StorageFault.IO,
-    sqlite3.SQLITE_READONLY: StorageFault.READ_ONLY,
-    sqlite3.SQLITE_PERM: StorageFault.READ_ONLY,
-    sqlite3.SQLITE_BUSY: StorageFault.LOCKED,
-    sqlite3.SQLITE_LOCKED: StorageFault.LOCKED,
-    sqlite3.SQLITE_PROTOCOL: StorageFault.LOCKED,
-    sqlite3.SQLITE_CORRUPT: StorageFault.CORRUPT,
-    sqlite3.SQLITE_NOTADB: StorageFault.CORRUPT,
-    sqlite3.SQLITE_CANTOPEN: StorageFault.CANNOT_OPEN,
+_FAULTS: dict[int, StorageFault] = {
+    sqlite3.SQLITE_FULL: "disk_full",
+    sqlite3.SQLITE_IOERR: "io_error",
+    sqlite3.SQLITE_NOMEM: "io_error",
+    sqlite3.SQLITE_READONLY: "read_only",
+    sqlite3.SQLITE_PERM: "read_only",
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_PROTOCOL: "locked",
+    sqlite3.SQLITE_CORRUPT: "corrupt",
+    sqlite3.SQLITE_NOTADB: "corrupt",
+    sqlite3.SQLITE_CANTOPEN: "cannot_open",
 }
 _SPACE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
 """A quota and a file size limit look like write errors, and the index of the WAL says SHMSIZE where it cannot grow."""
@@ -51,7 +51,7 @@ def fault_of(error: BaseException) -> StorageFault | None:
 def unavailable(error: sqlite3.Error) -> StorageUnavailable:
     """The error that callers see for a SQLite error that no statement of theirs has caused."""
     needs_space = getattr(error, "sqlite_errorcode", None) in _SPACE
-    return StorageUnavailable(fault_of(error) or StorageFault.IO, str(error), needs_space=needs_space)
+    return StorageUnavailable(fault_of(error) or "io_error", str(error), needs_space=needs_space)
 
 
 Migrations = Sequence[tuple[str, str]]
@@ -290,14 +290,14 @@ def make_ready(path: Path, connection: sqlite3.Connection, migrations: Migration
 
 
 _MESSAGES = {
-    StorageFault.FULL: "cannot be written: the disk is full. Free some space and start again.",
-    StorageFault.READ_ONLY: f"cannot be written: it or its file system is read-only. {ADVICE}",
-    StorageFault.CANNOT_OPEN: f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
-    StorageFault.LOCKED: "is locked by another program (a sqlite3 shell?). Close that and start again.",
-    StorageFault.CORRUPT: f"is not a valid SQLite database. {RESTORE}",
+    "disk_full": "cannot be written: the disk is full. Free some space and start again.",
+    "read_only": f"cannot be written: it or its file system is read-only. {ADVICE}",
+    "cannot_open": f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
+    "locked": "is locked by another program (a sqlite3 shell?). Close that and start again.",
+    "corrupt": f"is not a valid SQLite database. {RESTORE}",
 }
 
-_PASSING = frozenset({StorageFault.FULL, StorageFault.LOCKED})
+_PASSING = frozenset({"disk_full", "locked"})
 
 
 def refusal(path: Path, error: sqlite3.Error | OSError) -> StorageRefused:

@@ -110,17 +110,17 @@ class Store:
             dropped, self._dropped = health.dropped - self._dropped, health.dropped
             self._events.emit(StorageRecovered(at=now, dropped=dropped))
         elif fault is not None:
-            self._last_fault = {"reason": fault.value, "at_wall": round(self._clock.wall(), 3)}
-            if fault is not self._fault and not (self._fault and fault is StorageFault.OVERLOADED):
+            self._last_fault = {"reason": fault, "at_wall": round(self._clock.wall(), 3)}
+            if fault is not self._fault and not (self._fault and fault == "overloaded"):
                 self._fault = fault
-                self._events.emit(StorageFailed(at=now, reason=fault.value, detail=health.detail))
+                self._events.emit(StorageFailed(at=now, reason=fault, detail=health.detail))
         if health.failed and not self._defective:
             self._defective = True
             self._events.emit(InternalFault(at=now, where="storage", detail="a row could not be written"))
 
     def trouble(self) -> str:
         """Why nothing can be written now, empty where it can."""
-        return "" if self.health.fault is None else self.health.fault.value
+        return "" if self.health.fault is None else self.health.fault
 
     def shown(self) -> dict[str, object]:
         """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
@@ -143,5 +143,5 @@ class Store:
         flushed = await self.writer.close(timeout_s)
         self.reader.close()
         if not flushed:
-            self.report(StorageHealth(fault=StorageFault.CLOSED, detail="Hearth stopped before everything was written"))
+            self.report(StorageHealth(fault="closed", detail="Hearth stopped before everything was written"))
         return flushed

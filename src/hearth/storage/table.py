@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hearth.clock import Clock
-from hearth.errors import StorageFault, StorageUnavailable
+from hearth.errors import StorageUnavailable
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
 from hearth.storage.opening import BUSY_TIMEOUT_S, connect_reader, unavailable
@@ -41,12 +41,12 @@ class Reader:
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`. Raises StorageUnavailable."""
         if self._closed:
-            raise StorageUnavailable(StorageFault.CLOSED)
+            raise StorageUnavailable("closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
 
     def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
-            raise StorageUnavailable(StorageFault.CLOSED)
+            raise StorageUnavailable("closed")
         try:
             with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as connection:
                 return ask(connection)

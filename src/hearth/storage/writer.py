@@ -33,7 +33,7 @@ GATHER_S = 0.2
 RETRY_S = 2.0
 """Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
 UPKEEP_INTERVAL_S = 300.0
-HARMLESS = frozenset({StorageFault.LOCKED, StorageFault.FULL, StorageFault.MOVED})
+HARMLESS = frozenset({"locked", "disk_full", "file_moved"})
 """After these the connection is as good as before; after any other it is opened anew."""
 
 
@@ -235,7 +235,7 @@ class Writer:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._backlog.add(Write(run=run, future=cast("asyncio.Future[object]", future))):
-            future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too many writes are waiting, or Hearth is stopping"))
+            future.set_exception(StorageUnavailable("overloaded", "too many writes are waiting, or Hearth is stopping"))
         return future
 
     async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
@@ -257,7 +257,7 @@ class Writer:
         """The state of this moment."""
         trouble = self._trouble
         if trouble is None and self._overloaded:
-            trouble = StorageUnavailable(StorageFault.OVERLOADED, "the disk is too slow for the writes that wait")
+            trouble = StorageUnavailable("overloaded", "the disk is too slow for the writes that wait")
         return StorageHealth(
             fault=trouble.fault if trouble else None,
             detail=trouble.message if trouble else "",
@@ -272,7 +272,7 @@ class Writer:
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
-        _resolve(lost, [StorageUnavailable(StorageFault.CLOSED) for _ in lost])
+        _resolve(lost, [StorageUnavailable("closed") for _ in lost])
         return bool(done) and not lost and self._ended.result()
 
     def _run(self) -> None:
@@ -320,7 +320,7 @@ class Writer:
                 raise
             self._upkeep_at = self._clock.monotonic()
             self._reserve_changed()
-            if error.fault is not StorageFault.FULL:
+            if error.fault != "disk_full":
                 raise
             return self._attempt(writes)
 
