@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import click
 import httpx
@@ -28,16 +26,6 @@ _PROMPT = "Describe, in plain words, how a house is heated. " + "The stove burns
 _ERRORS = (ollama.ResponseError, httpx.HTTPError, ConnectionError)
 
 
-class Measured(NamedTuple):
-    """One model; None for what it does not do. Memory in GiB."""
-
-    load_s: float
-    reads_per_s: float | None
-    writes_per_s: float | None
-    memory_gib: float
-    on_gpu_gib: float
-
-
 @click.command
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use.")
@@ -53,7 +41,7 @@ def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ol
     _require_idle(address_of(settings.server))
     url = ollama_url or settings.ollama.url
     contexts = {canonical_model(name).lower(): each.num_ctx for name, each in settings.models.items() if each.num_ctx}
-    measured: dict[str, Measured] = {}
+    loads_s: list[float] = []
     failed = 0
     with closing(ollama.Client(url, timeout=settings.gpu.swap_timeout_s + _ANSWER_TIMEOUT_S, trust_env=False)) as client:
         try:
@@ -62,16 +50,16 @@ def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ol
             raise CommandFailed(f"no Ollama at {url}: {error}") from error
         click.echo("models:")
         for name in models or installed:
-            num_ctx = contexts.get(canonical_model(name).lower())
             try:
-                measured[name] = _measure(client, name, {} if num_ctx is None else {"num_ctx": num_ctx})
+                load_s, entry = _measured(client, name, contexts.get(canonical_model(name).lower()))
             except _ERRORS as error:
                 failed += 1
                 click.echo(f"  # {printable(name)} could not be measured: {printable(error)}")
             else:
-                click.echo(_entry(name, measured[name], num_ctx))
-    if measured:
-        click.echo(f"gpu:\n  swap_cost_prior_s: {median(each.load_s for each in measured.values()):.1f}")
+                loads_s.append(load_s)
+                click.echo(entry)
+    if loads_s:
+        click.echo(f"gpu:\n  swap_cost_prior_s: {median(loads_s):.1f}")
     context.exit(ExitCode.FAILED if failed else ExitCode.OK)
 
 
@@ -97,35 +85,25 @@ def _unload_all(client: ollama.Client) -> None:
         time.sleep(_UNLOAD_LOOK_S)
 
 
-def _measure(client: ollama.Client, name: str, options: Mapping[str, int]) -> Measured:
-    """Unload everything, then load the model and ask it once. Raises what the client raises."""
+def _measured(client: ollama.Client, name: str, num_ctx: int | None) -> tuple[float, str]:
+    """Unload everything, then load the model and ask it once: seconds of the load, and the lines for `models`. Raises as the client."""
     _unload_all(client)
-    can_generate = "completion" in (client.show(name).capabilities or ["completion"])
-    if can_generate:
-        wish = {**options, "num_predict": _ANSWER_TOKENS}
-        answer: ollama.GenerateResponse | ollama.EmbedResponse = client.generate(name, _PROMPT, options=wish, keep_alive="1m")
+    options = {"num_ctx": num_ctx} if num_ctx else {}
+    answer: ollama.GenerateResponse | ollama.EmbedResponse
+    if "completion" in (client.show(name).capabilities or ["completion"]):
+        answer = client.generate(name, _PROMPT, options={**options, "num_predict": _ANSWER_TOKENS}, keep_alive="1m")
     else:
         answer = client.embed(name, _PROMPT, options=options, keep_alive="1m")
     resident = next((each for each in client.ps().models if canonical_model(each.model or "") == canonical_model(name)), None)
-    memory, on_gpu = (0, 0) if resident is None else (resident.size or 0, resident.size_vram or 0)
-    return Measured(
-        load_s=(answer.load_duration or 0) / _NS_PER_S,
-        reads_per_s=_per_s(answer.prompt_eval_count, answer.prompt_eval_duration),
-        writes_per_s=_per_s(answer.eval_count, answer.eval_duration),
-        memory_gib=memory / _GIB,
-        on_gpu_gib=on_gpu / _GIB,
-    )
-
-
-def _per_s(tokens: int | None, took_ns: int | None) -> float | None:
-    return tokens / took_ns * _NS_PER_S if tokens and took_ns else None
-
-
-def _entry(name: str, found: Measured, num_ctx: int | None) -> str:
-    verbs = {"reads": found.reads_per_s, "writes": found.writes_per_s}
-    speeds = [f"{verb} {speed:.0f} tokens/s" for verb, speed in verbs.items() if speed]
-    partly = ["partly on the CPU"] if found.on_gpu_gib < found.memory_gib else []
-    known = {"vram_gb": f"{found.on_gpu_gib:.1f}"} if found.on_gpu_gib else {}
-    known |= {"num_ctx": str(num_ctx)} if num_ctx else {}
-    lines = [f"  # {', '.join((f'loads in {found.load_s:.1f} s', *speeds, *partly))}", f'  "{printable(name)}":{"" if known else " {}"}']
-    return "\n".join((*lines, *(f"    {setting}: {value}" for setting, value in known.items())))
+    size, on_gpu = (0, 0) if resident is None else (resident.size or 0, resident.size_vram or 0)
+    load_s = (answer.load_duration or 0) / _NS_PER_S
+    remarks = [f"loads in {load_s:.1f} s"]
+    for verb, tokens, took_ns in (
+        ("reads", answer.prompt_eval_count, answer.prompt_eval_duration),
+        ("writes", answer.eval_count, answer.eval_duration),
+    ):
+        remarks += [f"{verb} {tokens / took_ns * _NS_PER_S:.0f} tokens/s"] if tokens and took_ns else []
+    remarks += ["partly on the CPU"] if on_gpu < size else []
+    known = ({"vram_gb": f"{on_gpu / _GIB:.1f}"} if on_gpu else {}) | {key: str(value) for key, value in options.items()}
+    lines = [f"  # {', '.join(remarks)}", f'  "{printable(name)}":{"" if known else " {}"}']
+    return load_s, "\n".join((*lines, *(f"    {setting}: {value}" for setting, value in known.items())))

@@ -103,7 +103,12 @@ async def run_emulator(
 ) -> None:
     """Emulate until `stopped` returns. Raises AddressUnavailable."""
     try:
-        url = await _start(emulator, host, port)
+        try:
+            url = await emulator.start(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressUnavailable(f"{host}:{port} is taken (by a real Ollama?); choose another with --port") from error
+            raise AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         console.print(f"An emulated Ollama listens on {url}, {speed:g} times as fast as real. Ctrl-C stops it.\n")
         console.print(*about, sep="\n")
         await stopped()
@@ -122,15 +127,6 @@ def read_models(path: Path | None) -> Sequence[EmulatedModel]:
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: is not text in UTF-8"]) from error
     return load_profiles(text, source=str(path))
-
-
-async def _start(emulator: Emulator, host: str, port: int) -> str:
-    try:
-        return await emulator.start(host, port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise AddressUnavailable(f"{host}:{port} is taken (by a real Ollama?); choose another with --port") from error
-        raise AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 def models_table(profiles: Sequence[EmulatedModel], *, speed: float) -> RenderableType:
