@@ -123,6 +123,7 @@ def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice
         ("\n  \nb", ["user: b"]),
         ('"""a\nb"""\n', ["user: a\nb"]),
         ('"""a"""\n', ["user: a"]),
+        ('"""\na\n"""\n', ["user: a"]),
         ("b\n/bye\nc\n", ["user: b"]),
         ("/?\nb\n", ["user: b"]),
     ],

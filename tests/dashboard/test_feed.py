@@ -69,15 +69,27 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
 
 
 @in_virtual_time
-async def test_an_idle_gateway_and_a_request_that_only_takes_time_cost_a_heartbeat_and_nothing_else():
+async def test_an_idle_gateway_commands_in_force_and_a_request_that_only_takes_time_cost_a_heartbeat_and_nothing_else():
     async with House("a", resident=("a",)) as house, watching(house.gateway) as page:
-        for running, bytes_per_s in ((False, 10), (True, 100)):
-            if running:
+        orders = house.gateway.orders
+        for situation, bytes_per_s in (("idle", 10), ("commands", 10), ("running", 100)):
+            await asyncio.sleep(30.1)
+            ordered_at = pytest.approx(house.gateway.clock.wall(), abs=0.01)
+            if situation == "commands":
+                orders.pause()
+                orders.drain()
+                await asyncio.sleep(SOON_S)
+                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (True, ["external"])
+                assert page.state["orders"]["since"] == {"paused": ordered_at, "draining": ordered_at}
+            if situation == "running":
+                orders.resume()
+                await asyncio.sleep(SOON_S)
+                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (False, [])
                 house.submit("a", service_s=1000.0, first_byte_s=1.0)
-            await asyncio.sleep(60)
+                await asyncio.sleep(60)
             before = len(page.frames)
             await asyncio.sleep(600)
-            assert set(page.kinds[before:]) == {"heartbeat"} or running
+            assert set(page.kinds[before:]) == {"heartbeat"} or situation == "running"
             assert len(page.kinds[before:]) == pytest.approx(600 / HEARTBEAT_S, rel=0.2)
             assert sum(map(len, page.frames[before:])) / 600 < bytes_per_s
 
@@ -172,24 +184,6 @@ async def test_a_waiting_item_says_what_it_waits_for(situation, kind):
 
 
 @in_virtual_time
-async def test_the_commands_in_force_are_shown_at_once_and_cost_nothing_while_they_stand():
-    async with House("a", resident=("a",)) as house, watching(house.gateway) as page:
-        await asyncio.sleep(30.1)
-        ordered_at = pytest.approx(house.gateway.clock.wall(), abs=0.01)
-        house.gateway.orders.pause()
-        house.gateway.orders.drain()
-        await asyncio.sleep(SOON_S)
-        assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (True, ["external"])
-        assert page.state["orders"]["since"] == {"paused": ordered_at, "draining": ordered_at}
-        before = len(page.kinds)
-        await asyncio.sleep(600)
-        assert set(page.kinds[before:]) == {"heartbeat"}
-        house.gateway.orders.resume()
-        await asyncio.sleep(SOON_S)
-        assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (False, [])
-
-
-@in_virtual_time
 async def test_the_order_shown_is_the_order_in_which_items_should_start():
     async with House("a", "b", resident=("a",)) as house, watching(house.gateway) as page:
         house.submit("a", service_s=20.0)
@@ -211,10 +205,7 @@ async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
         feed = DashboardFeed(house.gateway)
         async with watching(house.gateway, feed=feed) as page:
             await asyncio.sleep(2)
-            if ending == "server":
-                feed.listeners.end()
-            else:
-                await house.gateway.stop(0.0)
+            feed.listeners.end() if ending == "server" else await house.gateway.stop(0.0)
             await asyncio.sleep(2 * MIN_INTERVAL_S)
             assert page.reading.done()
 
