@@ -34,7 +34,7 @@ def workload(*jobs: Job, **more: Any) -> Workload:
 
 def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
     settings = house.settings(SchedulerSettings(), policy)
-    return simulate(house, settings, DecisionChecker(Scheduler(settings)))
+    return simulate(house, settings, DecisionChecker(Scheduler(settings)).handle)
 
 
 URGENT = job(1, "a", 1.0, lane=Lane.INTERNAL)
@@ -112,7 +112,7 @@ class Listening(Scheduler):
         settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
         super().__init__(settings)
         self.told: list[tuple[float, Input]] = []
-        self.outcome = simulate(house, settings, self, keep_decisions=False)
+        self.outcome = simulate(house, settings, self.handle, keep_decisions=False)
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         self.told.append((now, fact))
@@ -146,7 +146,7 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
         house = random_workload(Random(seed), Mix(mean_gap_s=0.7))
         settings = house.settings(SchedulerSettings(), policy)
         checker = DecisionChecker(Scheduler(settings))
-        outcome = simulate(house, settings, checker)
+        outcome = simulate(house, settings, checker.handle)
         assert [record.job.id for record in outcome.records if record.ended is None] == []
         assert (len(checker.state.entries), len(outcome.records)) == (0, len(house.jobs))
 

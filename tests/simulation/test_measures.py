@@ -68,7 +68,10 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
 def test_the_table_has_a_row_per_policy_a_column_of_waits_for_each_lane_at_work_and_how_far_estimates_were_off():
     both = run_of(BOTH_LANES, PolicyName.AFFINITY)
     lanes = by_lane(both)
-    assert {lane: (found.mean_wait_s, found.interrupts) for lane, found in lanes.items()} == {Lane.INTERNAL: (0, 0), Lane.EXTERNAL: (14, 1)}
+    assert {lane: (found["mean_wait_s"], found["interrupts"]) for lane, found in lanes.items()} == {
+        Lane.INTERNAL: (0, 0),
+        Lane.EXTERNAL: (14, 1),
+    }
     some = {"sampled": 9, "median_error_s": 1.5, "median_error_pct": 20.4}
     none = {"sampled": 0, "median_error_s": None, "median_error_pct": None}
     table = comparison([("fifo", run_of(TRACE), some), ("affinity", both, none), ("adaptive", Run(), None)])
@@ -107,5 +110,5 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
 def test_estimates_are_compared_with_what_came_of_them(workload: Workload, every: int, expected: tuple[float | None, ...]) -> None:
     settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
     brain = Estimating(Scheduler(settings), every=every)
-    simulate(workload, settings, brain)
+    simulate(workload, settings, brain.handle)
     assert [*brain.error().values()] == [None if each is None else pytest.approx(each, abs=0.1) for each in expected]

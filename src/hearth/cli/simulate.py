@@ -189,7 +189,7 @@ def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettin
             for policy in policies:
                 settings = workload.settings(base, policy)
                 brain = Estimating(Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES))
-                run = run_workload(workload, settings, brain, keep_decisions=False, on_progress=partial(show, done))
+                run = run_workload(workload, settings, brain.handle, keep_decisions=False, on_progress=partial(show, done))
                 runs[name].append((policy.value, run, brain.error()))
                 done += len(workload.jobs)
     return runs

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
 
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload, WakeAt
@@ -73,24 +72,20 @@ class Run:
     busy_s: float = 0.0  # in which anything ran
 
 
-class Brain(Protocol):
-    """What decides: a `Scheduler`, or something around one."""
-
-    def handle(self, fact: Input, now: float) -> list[Action]: ...
-
-
+Handle = Callable[[Input, float], list[Action]]
+"""What decides: `Scheduler.handle`, or something around it."""
 PROGRESS_JOBS = 2000
 
 
 def simulate(
     workload: Workload,
     settings: SchedulerSettings,
-    brain: Brain | None = None,
+    handle: Handle | None = None,
     *,
     keep_decisions: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> Run:
-    """Run a workload to its end under settings that fit it (`Workload.settings`); `brain` stands in for the scheduler.
+    """Run a workload to its end under settings that fit it (`Workload.settings`); `handle` stands in for a new scheduler's.
 
     Args:
         keep_decisions: fill `Run.decisions` (two for each request).
@@ -99,7 +94,7 @@ def simulate(
     Raises:
         KeyError: a model has to be loaded whose swap cost the workload does not tell.
     """
-    engine = _Engine(brain or Scheduler(settings), workload, keep_decisions=keep_decisions, on_progress=on_progress)
+    engine = _Engine(handle or Scheduler(settings).handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
     engine.run()
     return engine.outcome
 
@@ -107,9 +102,9 @@ def simulate(
 class _Engine:
     """One simulation; made for one run and thrown away."""
 
-    def __init__(self, brain: Brain, workload: Workload, *, keep_decisions: bool, on_progress: Callable[[int], None] | None) -> None:
+    def __init__(self, handle: Handle, workload: Workload, *, keep_decisions: bool, on_progress: Callable[[int], None] | None) -> None:
         self.outcome = Run()
-        self._handle = brain.handle
+        self._handle = handle
         self._workload = workload
         self._keep_decisions = keep_decisions
         self._on_progress = on_progress

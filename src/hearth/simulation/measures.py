@@ -44,18 +44,6 @@ class Summary:
     max_wait_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneWaits:
-    """How one lane fared; the waits are those of what was answered."""
-
-    requests: int
-    answered: int
-    interrupts: int
-    mean_wait_s: float
-    p95_wait_s: float
-    max_wait_s: float
-
-
 def waits_s(records: Iterable[Record]) -> list[float]:
     """The waits of what was answered, from arrival to the start of the attempt that answered; the shortest first."""
     return sorted(wait_s for record in records if (wait_s := record.wait_s) is not None)
@@ -90,14 +78,14 @@ def swap_pct(run: Run) -> float:
     return 100 * loading_s / makespan_s if makespan_s > 0 else 0.0
 
 
-def by_lane(run: Run) -> dict[Lane, LaneWaits]:
-    """The waits of each lane that had any work."""
-    found = dict[Lane, LaneWaits]()
+def by_lane(run: Run) -> dict[Lane, dict[str, float]]:
+    """How each lane fared that had any work: `requests`, `answered`, `interrupts`, and the waits of what was answered."""
+    found = dict[Lane, dict[str, float]]()
     for lane in Lane:
         records = [record for record in run.records if record.job.lane is lane]
         waited_s, interrupts = waits_s(records), sum(record.interrupts for record in records)
         if records:
-            found[lane] = LaneWaits(requests=len(records), answered=len(waited_s), interrupts=interrupts, **_spread(waited_s))
+            found[lane] = {"requests": len(records), "answered": len(waited_s), "interrupts": interrupts, **_spread(waited_s)}
     return found
 
 
@@ -111,7 +99,7 @@ def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> di
         ],
         "swaps": [{"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end} for swap in run.swaps],
         "summary": asdict(summary(run)),
-        "lanes": {lane.value: asdict(waits) for lane, waits in by_lane(run).items()},
+        "lanes": {lane.value: waits for lane, waits in by_lane(run).items()},
         "estimates": estimates,
     }
 
@@ -122,8 +110,8 @@ def comparison(runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: 
     lanes = [lane for lane in Lane if any(lane in found for _, _, found, _, _ in rows)]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
     table.add_column("policy", header_style="dim", no_wrap=True)
-    waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
-    for heading in ("makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"):
+    headings = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
+    for heading in ("makespan\ns", "swaps", "swapping\n%", "busy\n%", *headings, "interrupted", "estimate off by\nmedian s (%)"):
         table.add_column(heading, justify="right", header_style="dim")
     for policy, whole, found, swapping_pct, error in rows:
         table.add_row(
@@ -133,14 +121,14 @@ def comparison(runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: 
             f"{swapping_pct:.1f}",
             f"{whole.busy_pct:.1f}",
             *(_waits(found.get(lane)) for lane in lanes),
-            f"{sum(waited.interrupts for waited in found.values()):,}",
+            f"{sum(waits['interrupts'] for waits in found.values()):,}",
             _off_by(error),
         )
     return table
 
 
-def _waits(waits: LaneWaits | None) -> str:
-    return "-" if waits is None else " / ".join(map(_seconds, (waits.mean_wait_s, waits.p95_wait_s, waits.max_wait_s)))
+def _waits(waits: Mapping[str, float] | None) -> str:
+    return "-" if waits is None else " / ".join(_seconds(waits[name]) for name in ("mean_wait_s", "p95_wait_s", "max_wait_s"))
 
 
 def _seconds(value: float) -> str:
@@ -240,7 +228,7 @@ def _run(workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = Fal
     scheduler = Scheduler(settings)
     for model in workload.models if knows_swaps else ():
         scheduler.state.estimates.learn_swap("", model, workload.swap_s((), model))
-    return simulate(workload, settings, scheduler, keep_decisions=False)
+    return simulate(workload, settings, scheduler.handle, keep_decisions=False)
 
 
 def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
@@ -288,7 +276,7 @@ def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         for workload in (poisson(kinds, load, seed=seed) for kinds in KINDS for seed in ESTIMATE_SEEDS):
             settings = workload.settings(base, PolicyName.ADAPTIVE)
             brain = Estimating(Scheduler(settings), every=2)
-            simulate(workload, settings, brain, keep_decisions=False)
+            simulate(workload, settings, brain.handle, keep_decisions=False)
             errors_pct += brain.errors_pct()
         within = 100 * sum(error <= 25 for error in errors_pct) / len(errors_pct)
         yield f"estimated waits, {name} load, median error / within 25 %", f"{median(errors_pct):.0f} % / {within:.0f} %"
@@ -301,9 +289,9 @@ def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         before, hour = poisson(kinds, workloads.HEAVY, seed=401), poisson(kinds, workloads.HEAVY, seed=402)
         settings = before.settings(base, PolicyName.ADAPTIVE)
         old, later, restarted = Scheduler(settings), Scheduler(settings), Scheduler(settings)
-        simulate(before, settings, old, keep_decisions=False)
+        simulate(before, settings, old.handle, keep_decisions=False)
         restarted.state.estimates.restore(old.state.estimates.export())
         later.state.estimates, later.state.arrivals = old.state.estimates, old.state.arrivals
-        found_s = [summary(simulate(hour, settings, each, keep_decisions=False)).mean_wait_s for each in (restarted, later)]
+        found_s = [summary(simulate(hour, settings, each.handle, keep_decisions=False)).mean_wait_s for each in (restarted, later)]
         ratios.append(found_s[0] / found_s[1])
     yield "400 requests after a restart / later, mean wait", f"{geometric_mean(ratios):.3f}"
