@@ -18,7 +18,7 @@ _INTRO = """# Every address
 Made from the running program: its route table, and the OpenAPI description that it serves at `/openapi.json`. What is passed on, what is
 changed, errors, headers and limits: [The HTTP API](../http-api.md).
 """
-_DIALECTS = {Dialect.OLLAMA: "Ollama's API", Dialect.OPENAI: "OpenAI's API", Dialect.ANTHROPIC: "Anthropic's API"}
+_DIALECTS: dict[Dialect, str] = {"ollama": "Ollama's API", "openai": "OpenAI's API", "anthropic": "Anthropic's API"}
 _UNDESCRIBED = (
     ("POST", "/v1/files", "Take a file for a batch, as OpenAI's API does: a form with `purpose` and `file`."),
     ("GET", "/v1/files/{file_id}/content", "The bytes of a file."),
@@ -87,7 +87,7 @@ def _inference(dialect: Dialect) -> Iterator[Address]:
     for path, route in INFERENCE_ROUTES.items():
         if route.dialect is dialect:
             yield Address(method="POST", path=path, who="every caller", text="Runs a model: queued.")
-    if dialect is Dialect.ANTHROPIC:
+    if dialect == "anthropic":
         yield Address(method="POST", path=COUNT_TOKENS_PATH, who="every caller", text="An estimate, made by Hearth; never queued.")
 
 

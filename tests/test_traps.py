@@ -28,7 +28,6 @@ from hearth.config.fields import Section
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.events import ItemDispatched, ItemQueued
-from hearth.types import WorkKind
 from tests.clients.home import EMBEDDER, HELLO, LLAMA, LONG, SLOW, Home, StartHome, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
@@ -53,7 +52,7 @@ async def home(start_home: StartHome) -> Home:
 def body_for(path: str, model: str | None = None) -> dict[str, Any]:
     """A small request for any inference route."""
     route = INFERENCE_ROUTES[path]
-    if route.kind is WorkKind.EMBED:
+    if route.kind == "embed":
         return {"model": model or EMBEDDER, "input": "x", "prompt": "x"}
     asked: dict[str, Any] = {"model": model or LLAMA, "stream": False}
     if path == Endpoint.GENERATE:

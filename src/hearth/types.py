@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import NewType, TypeVar, dataclass_transform
+from typing import Literal, NewType, TypeAlias, TypeVar, dataclass_transform
 
 __version__ = "0.1.0"
 """Of the distribution; pyproject.toml reads it from here."""
@@ -175,31 +175,14 @@ _INTERNAL, _EXTERNAL_BAND = Lane.INTERNAL, Band.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
-class Dialect(StrEnum):
-    """The API a caller speaks; decides error shapes and stream framing."""
+Dialect: TypeAlias = Literal["ollama", "openai", "anthropic"]
+"""The API a caller speaks; decides error shapes and stream framing."""
 
-    OLLAMA = "ollama"
-    OPENAI = "openai"
-    ANTHROPIC = "anthropic"
+WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"]
+"""What a request asks of a model; an unload is answered by the gateway: residency is its own business."""
 
-
-class WorkKind(StrEnum):
-    """What a request asks of a model."""
-
-    GENERATE = "generate"
-    EMBED = "embed"
-    LOAD = "load"
-    UNLOAD = "unload"
-    """Answered by the gateway: residency is its own business."""
-
-
-class Way(StrEnum):
-    """How a stream that was interrupted goes on."""
-
-    CONTINUE = "continued"
-    """The rest of its text is asked for."""
-    REPLAY = "replayed"
-    """The whole is run again and compared with what was sent."""
+Way: TypeAlias = Literal["continued", "replayed"]
+"""How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again and compared with what was sent."""
 
 
 class Outcome(StrEnum):
@@ -237,8 +220,8 @@ class QueueItem:
     model: str | None
     arrived_at: float = 0.0
     task_type: str | None = None
-    kind: WorkKind = WorkKind.GENERATE
-    dialect: Dialect = Dialect.OLLAMA
+    kind: WorkKind = "generate"
+    dialect: Dialect = "ollama"
     streaming: bool = False
     ways: tuple[Way, ...] = ()
     prompt_tokens: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from hearth.config.settings import GatewayConfig
 from hearth.execution.request import Submission, Ticket
-from hearth.types import BackendCall, Dialect, Lane, Priority, QueueItem, RequestId, WorkKind, canonical_model
+from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.ollama_wire import vector_of
 from tests.worker.house import House, Test, body_of, settings_with, within
@@ -38,8 +38,8 @@ def embedding(
         caller=caller,
         model=canonical_model(model),
         task_type=task_type,
-        kind=WorkKind.EMBED,
-        dialect=Dialect.OLLAMA if path == NATIVE else Dialect.OPENAI,
+        kind="embed",
+        dialect="ollama" if path == NATIVE else "openai",
         prompt_tokens=len(text),
         request_id=RequestId(request_id or f"req_{text}"),
     )

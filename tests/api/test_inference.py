@@ -10,7 +10,7 @@ from hearth.clock import new_id
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane, Way, WorkKind
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, NDJSON, FakeExchange, FakeGateway, begins_and_breaks, scripted
 from tests.support.cases import for_each
 
@@ -54,10 +54,10 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
         sent = json.loads(gateway.worker.calls[-1].body)
         seeds.add((sent if path.startswith("/v1") else sent["options"])["seed"])
     assert len(seeds) == 6
-    assert all(new.ways == (Way.CONTINUE, Way.REPLAY) for new in gateway.worker.submitted)
+    assert all(new.ways == ("continued", "replayed") for new in gateway.worker.submitted)
     body = json.dumps({**CHAT, "options": {"seed": 0}}).encode()
     finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
-    for each, ways in ((gateway, (Way.REPLAY, Way.CONTINUE)), (finishing, ())):
+    for each, ways in ((gateway, ("replayed", "continued")), (finishing, ())):
         got = await each.ask("POST", "/api/chat", body, **JSON)
         assert (each.worker.calls[-1].body, "x-hearth-rewrote" in got.headers, each.worker.submitted[-1].ways) == (body, False, ways)
 
@@ -97,7 +97,7 @@ async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_or_t
 async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_at_once_to_whom_may_use_the_model(keyed):
     gateway = FakeGateway()
     await gateway.ask("POST", "/api/generate", {"model": "m"})
-    assert gateway.worker.submitted.pop().kind is WorkKind.LOAD
+    assert gateway.worker.submitted.pop().kind == "load"
     for path, field in (("/api/chat", "message"), ("/api/generate", "response")):
         got = await gateway.ask("POST", path, {"model": "m", "keep_alive": 0}, x_request_id="mine")
         assert (got.status, got.json["done_reason"], field in got.json, got.headers["x-request-id"]) == (200, "unload", True, "mine")

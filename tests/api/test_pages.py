@@ -14,7 +14,7 @@ from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSetting
 from hearth.errors import BackendGone, CapacityError, RateLimited
 from hearth.events import RequestRejected
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import Lane, Priority, WorkKind
+from hearth.types import Lane, Priority
 from tests.api.conftest import serving
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, Caller, FakeGateway, FakeWorker, scripted
 from tests.emulator.waiting import until
@@ -165,7 +165,7 @@ async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate_o
     headers = ("x-queue-position", "x-estimated-wait-seconds", "x-estimated-wait-rough", "x-request-id")
     (new,) = gateway.worker.submitted
     assert [got.headers[name] for name in headers] == ["0", "7.4", "true", new.request_id]
-    assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)
+    assert (new.kind, new.streaming, new.model, new.max_tokens) == ("generate", False, "m", 9)
     assert json.loads(gateway.worker.calls[0].body)["format"] == "json"
     gateway.worker.serve = scripted(answer(model=RESIDENT), headers=())
     got = await gateway.ask("POST", "/llm/completions", {"prompt": "Say hello"})

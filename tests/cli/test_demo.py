@@ -17,7 +17,7 @@ from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
 from hearth.emulator.models import default_profiles
 from hearth.events import Event, ItemEnded
-from hearth.types import Lane, Outcome, Way
+from hearth.types import Lane, Outcome
 from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
 from tests.support.cases import for_each
@@ -50,7 +50,7 @@ QUEUED = event("ItemQueued", position=0)
 ASSISTANT = event("ItemQueued", caller="assistant", lane=Lane.INTERNAL)
 SWAPPED = event("SwapCompleted", offloaded=False)
 INTERRUPTED = event("ItemInterrupted", ran_s=0.8)
-RESUMED = event("ItemResumed", how=Way.CONTINUE, again_tokens=120, catch_up_s=0.4)
+RESUMED = event("ItemResumed", how="continued", again_tokens=120, catch_up_s=0.4)
 
 
 def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> list[str]:
@@ -73,7 +73,7 @@ def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> l
         ([event("ItemDispatched", attempt=1, waited_s=0.01)], ""),
         ([event("ItemDispatched", attempt=1, waited_s=2.0)], "0.0 s editor runs, after it waited 2.0 s"),
         ([RESUMED], "0.0 s editor continues where it stopped: 120 tokens read again in 0.4 s"),
-        ([replace(RESUMED, how=Way.REPLAY)], "120 tokens repeated and compared in 0.4 s"),
+        ([replace(RESUMED, how="replayed")], "120 tokens repeated and compared in 0.4 s"),
         ([event("SwapStarted")], f"0.0 s swap: {HOME_MODEL} is replaced by {CODER}"),
         ([SWAPPED], f"0.0 s {CODER} is loaded after 1.5 s (15 s on a real GPU)"),
         ([event("SwapStarted", from_models=())], f"0.0 s load: {CODER}"),

@@ -24,7 +24,7 @@ from hearth.dialects.request import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import LoadOptions, Way, WorkKind
+from hearth.types import LoadOptions
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -56,7 +56,7 @@ def test_a_body_that_asks_for_nothing_of_the_owners_goes_on_as_the_very_same_byt
     assert envelope.dialect is INFERENCE_ROUTES[request.path].dialect
 
 
-GENERATES, LOADS, UNLOADS, EMBEDS = WorkKind.GENERATE, WorkKind.LOAD, WorkKind.UNLOAD, WorkKind.EMBED
+GENERATES, LOADS, UNLOADS, EMBEDS = "generate", "load", "unload", "embed"
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}
 READ: list[tuple[str, str, dict[str, Any], Any]] = [
     ("kind", GENERATE, {"prompt": "x", "keep_alive": 0}, GENERATES),
@@ -287,7 +287,7 @@ def test_no_other_field_and_no_order_changes(fields, indent):
     assert list(json.loads(seeding(CHAT, nested).body)["options"].items()) == [("seed", 4711), *fields.items()]
 
 
-REPLAY, CONTINUE = Way.REPLAY, Way.CONTINUE
+REPLAY, CONTINUE = "replayed", "continued"
 
 
 @for_each(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hearth import events
 from hearth.events import BackendWentDown, Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
-from hearth.types import Lane, Outcome, RequestId, Way
+from hearth.types import Lane, Outcome, RequestId
 
 E = TypeVar("E", bound=Event)
 
@@ -29,11 +29,13 @@ def sample(kind: type[E], /, *, text: str = "word", at: float = 5.0, **chosen: A
 def _value(hint: object, text: str) -> object:
     hint = getattr(hint, "__supertype__", hint)
     options = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return options[-1]
     if typing.get_origin(hint) is tuple:
         return (text, text)
     if type(None) in options:
         return _value(options[0], text)
-    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED, Way: Way.REPLAY}
+    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED}
     return known[typing.cast("type", hint)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hearth.scheduling import inputs
 from hearth.scheduling.estimates import GAPS, KEPT_CALLERS, MAX_CALLERS, MAX_HABITS, RECENT, RUNS, STEPS, Arrivals, Estimates
-from hearth.types import Lane, Priority, QueueItem, RequestId, Usage, WorkKind
+from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.worked import settings_of
 from tests.support.cases import for_each
 from tests.support.shell import Shell
@@ -49,7 +49,7 @@ def test_a_swap_is_expected_to_take_what_it_took_in_this_direction_or_from_elsew
 
 
 TIMED = Usage(prompt_tokens=100, output_tokens=50, prompt_s=0.5, decode_s=2.0)
-EMBED = item(prompt_tokens=1000, kind=WorkKind.EMBED)
+EMBED = item(prompt_tokens=1000, kind="embed")
 
 
 @for_each(

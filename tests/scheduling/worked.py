@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pydantic
 import yaml
@@ -123,7 +123,7 @@ def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dic
         prompt_tokens=int(options.get("prompt_tokens", 0)),
         max_tokens=int(options["max_tokens"]) if "max_tokens" in options else None,
         resumable="resumable" in flags,
-        kind=WorkKind(options.get("kind", "generate")),
+        kind=cast("WorkKind", options.get("kind", "generate")),
         task_type=options.get("task_type"),
         caller=options.get("caller", "test"),
     )

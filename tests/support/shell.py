@@ -20,7 +20,7 @@ from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promot
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.state import State
-from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, Way, WorkKind
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 from tests.support.invariants import DecisionChecker
 
 __all__ = ["Shell", "house_settings", "words"]
@@ -171,7 +171,7 @@ class Shell:
         prompt_tokens: int = 0,
         max_tokens: int | None = None,
         resumable: bool = False,
-        kind: WorkKind = WorkKind.GENERATE,
+        kind: WorkKind = "generate",
         task_type: str | None = None,
         caller: str = "test",
     ) -> Sequence:
@@ -186,7 +186,7 @@ class Shell:
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
-            ways=(Way.CONTINUE,) if resumable else (),
+            ways=("continued",) if resumable else (),
             kind=kind,
             task_type=task_type,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,

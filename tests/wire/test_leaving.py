@@ -13,7 +13,7 @@ from typing import Any
 
 from hearth.config.settings import ServerSettings
 from hearth.events import ItemEnded, ItemInterrupted
-from hearth.types import Outcome, Way
+from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.emulator.waiting import until
@@ -191,7 +191,7 @@ def test_ten_thousand_preemptions_and_cancels_leave_nothing_behind(seed: int):
 
 async def preempted_and_left(house: House, dice: random.Random) -> None:
     """An external stream is interrupted, and one of the two callers, or both, leave: running, waiting, stopping or being replayed."""
-    external = house.worker.submit(new_item("a", stream=True, ways=(Way.REPLAY,) if dice.random() < 0.8 else ()))
+    external = house.worker.submit(new_item("a", stream=True, ways=("replayed",) if dice.random() < 0.8 else ()))
     await asyncio.sleep(dice.choice((0.0, 0.05, 0.1, 0.4, 0.7)))
     internal = house.internal("a", stream=dice.random() < 0.5)
     for ticket in dice.sample((external, internal), k=dice.choice((1, 2))):

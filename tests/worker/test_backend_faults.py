@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -277,7 +278,8 @@ async def test_a_model_that_somebody_else_loaded_is_used_as_it_is_and_looked_for
     assert await whole(house)
     house.ollama.appear("b:latest")
     new = new_item("a")
-    for dialect, seen in ((Dialect.OLLAMA, []), (Dialect.OPENAI, [(("b:latest",), ())])):
+    expected: dict[Dialect, list[Any]] = {"ollama": [], "openai": [(("b:latest",), ())]}
+    for dialect, seen in expected.items():
         await body_of(house.worker.submit(Submission(item=replace(new.item, dialect=dialect), call=new.call)))
         await settle()
         assert (drifts(house), house.now < 5.0) == (seen, True)

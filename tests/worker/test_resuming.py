@@ -32,7 +32,7 @@ WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight",
 TEXT = "".join(WORDS)
 AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 ASSISTANT = "<assistant>"
-ONLY = (Way.CONTINUE,)
+ONLY: tuple[Way, ...] = ("continued",)
 A_WORD_S = 1.0
 
 
@@ -158,7 +158,9 @@ def how(house: House) -> list[Way]:
     return [event.how for event in house.events.of(ItemResumed)]
 
 
-REPLAYED, REPLAY_FIRST, CONTINUE_FIRST = (Way.REPLAY,), (Way.REPLAY, Way.CONTINUE), (Way.CONTINUE, Way.REPLAY)
+REPLAYED: tuple[Way, ...] = ("replayed",)
+REPLAY_FIRST: tuple[Way, ...] = ("replayed", "continued")
+CONTINUE_FIRST: tuple[Way, ...] = ("continued", "replayed")
 CALL = '["find", {"city": "Rome"}]'
 GENERATE, MESSAGES = "/api/generate", "/v1/messages"
 SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
@@ -201,7 +203,7 @@ class Story:
     text: str | None = TEXT
     """None for the beginning of the right one, more than the caller had when it was interrupted first."""
     error: type[HearthError] | None = None
-    how: tuple[Way, ...] = (Way.CONTINUE,)
+    how: tuple[Way, ...] = ("continued",)
     diverged: bool = False
     """A replay said something else, and the stream went on in another way."""
     finishes: bool = False
@@ -211,10 +213,10 @@ class Story:
 OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
 DIVERGES: dict[str, Any] = {"at": (4.5,), "ways": REPLAYED, "text": SAID, "error": StreamDiverged, "how": ()}
 STORIES = {
-    "again and again": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=(Way.CONTINUE,) * 3),
-    "again, for another model": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", text=TEXT * 3, how=(Way.CONTINUE,) * 3),
+    "again and again": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=("continued",) * 3),
+    "again, for another model": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", text=TEXT * 3, how=("continued",) * 3),
     "before the first word any answer will do": Story(
-        Model(replays=(" another", " answer")), (2.5,), path=MESSAGES, text=" another answer", how=(Way.REPLAY,)
+        Model(replays=(" another", " answer")), (2.5,), path=MESSAGES, text=" another answer", how=("replayed",)
     ),
     "after the last word": Story(Model(WORDS[:3]), text=SENT),
     "the model server dies before the rest": Story(faults=(CallFault.GONE_BEFORE_HEAD,)),
@@ -240,18 +242,18 @@ STORIES = {
         finishes=True,
     ),
     "a replay that differs is continued": Story(Model(replays=(" one", " elephants")), (4.5,), REPLAY_FIRST, diverged=True),
-    "a replay that does not is not": Story(at=(4.5,), ways=REPLAY_FIRST, how=(Way.REPLAY,)),
-    "replayed again while it is replayed": Story(at=(4.5, 7.0), ways=REPLAYED, how=(Way.REPLAY,)),
-    "replayed again when it has gone on": Story(at=(4.5, 12.5), ways=REPLAYED, how=(Way.REPLAY,) * 2),
+    "a replay that does not is not": Story(at=(4.5,), ways=REPLAY_FIRST, how=("replayed",)),
+    "replayed again while it is replayed": Story(at=(4.5, 7.0), ways=REPLAYED, how=("replayed",)),
+    "replayed again when it has gone on": Story(at=(4.5, 12.5), ways=REPLAYED, how=("replayed",) * 2),
     **{f"a replay that differs ends it: {number}": Story(Model(replays=other), **DIVERGES) for number, other in enumerate(OTHERS)},
     "a replay that ends too soon": Story(Model(replays=WORDS[:3]), **DIVERGES),
-    "the model server dies before the replay": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.GONE_BEFORE_HEAD,), how=(Way.REPLAY,)),
+    "the model server dies before the replay": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.GONE_BEFORE_HEAD,), how=("replayed",)),
     "a replay breaks off when it has gone on": Story(
-        at=(2.5,), ways=REPLAYED, faults=(CallFault.NO_DONE,), text=None, error=BackendGone, how=(Way.REPLAY,)
+        at=(2.5,), ways=REPLAYED, faults=(CallFault.NO_DONE,), text=None, error=BackendGone, how=("replayed",)
     ),
     "a replay that is refused": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.SERVER_ERROR,) * 2, text=SAID, error=HearthError, how=()),
     "a replay that keeps coming is not silent": Story(
-        at=(4.5,), ways=REPLAYED, settings=tightened(ollama={"idle_timeout_s": 3.0}), how=(Way.REPLAY,)
+        at=(4.5,), ways=REPLAYED, settings=tightened(ollama={"idle_timeout_s": 3.0}), how=("replayed",)
     ),
     "a replay that catches up at once": Story(Model((" all at once",)), (1.0,), REPLAYED, text=" all at once", how=()),
 }
@@ -295,7 +297,7 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         said, error = await listening
         assert (error, told(path, said).answer) == (None, expected(path, model.answer))
         (resumed,) = house.events.of(ItemResumed)
-        assert (resumed.how, resumed.verified_chars, resumed.diverged) == (Way.CONTINUE, 0, False)
+        assert (resumed.how, resumed.verified_chars, resumed.diverged) == ("continued", 0, False)
         assert resumed.again_tokens > 0
         asked = house.ollama.calls[2]
         assert (asked.path, model.asked) == (GENERATE, 1)
@@ -318,7 +320,7 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
         assert error is None
         reason = TOLD_BY.get(path, "stop") if calls else "stop"
         assert told(path, said).answer == Answer(parts=model.answer.parts, reason=reason)
-        assert how(house) == [Way.CONTINUE, Way.CONTINUE]
+        assert how(house) == ["continued", "continued"]
         assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [path, "/api/chat", "/api/chat"]
 
 
@@ -352,7 +354,7 @@ async def test_a_model_that_often_replays_something_else_is_not_replayed_any_mor
         assert len(house.events.of(ItemHeld)) == 1
 
 
-@for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, [Way.REPLAY] * 2)])
+@for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
 @in_virtual_time
 async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(ways, resumed):
     async with house_of(Model()) as house:
@@ -426,7 +428,7 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
 
     async with house_of(Full()) as house:
         said, error = await interrupted(house, 3.5, ways=CONTINUE_FIRST)
-        assert (text_of(said), error, how(house)) == (TEXT, None, [Way.REPLAY])
+        assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
 
 
 @for_each(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])

@@ -32,7 +32,7 @@ from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.types import MIB, BackendCall, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
+from hearth.types import MIB, BackendCall, Headers, QueueItem, Way, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -60,12 +60,12 @@ class Inference:
     async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
         """None where the request is answered already. Apart from `handle`, so that nothing of this stays in memory while it waits."""
         route, gateway = INFERENCE_ROUTES[request.path], self._gateway
-        if route.kind is not WorkKind.EMBED or gateway.embeddings is None:  # there it may join another call
+        if route.kind != "embed" or gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
         envelope, ways, digest = await self._read(route, body, identity)
         body.hold(len(envelope.body))
-        unload = envelope.kind is WorkKind.UNLOAD
-        if unload or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
+        unload = envelope.kind == "unload"
+        if unload or (envelope.kind == "generate" and envelope.max_tokens == 0):
             check_model(identity, envelope.model)
             # As `ollama stop` wants it: whoever may use a model may also ask for another in its place.
             await (gateway.orders.unload(envelope.model) if unload else gateway.resolve(envelope.model))
@@ -79,7 +79,7 @@ class Inference:
         forwarded = (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))
         call = BackendCall(method="POST", path=request.target, headers=forwarded, body=envelope.body)
         ticket = await submit(gateway, request, identity, envelope, model=envelope.model, call=call, ways=ways, digest=digest)
-        if envelope.kind is WorkKind.GENERATE:
+        if envelope.kind == "generate":
             self._chat_models.add(canonical_model(envelope.model).lower())
         return Relay(gateway, request, ticket, route, envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
 
@@ -180,10 +180,10 @@ async def _queued(gateway: Gateway, new: Submission) -> Ticket:
         try:
             item.model = await gateway.resolve(item.model)
         except ModelNotFound as error:
-            if item.kind is WorkKind.EMBED:
+            if item.kind == "embed":
                 raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error
             raise
-    joined = gateway.embeddings.take(new) if item.kind is WorkKind.EMBED and gateway.embeddings is not None else None
+    joined = gateway.embeddings.take(new) if item.kind == "embed" and gateway.embeddings is not None else None
     return joined or gateway.worker.submit(new)
 
 
@@ -248,8 +248,8 @@ class CompletionPages:
         fields = asked.model_dump(exclude={"allow_cloud"})
         call = await body.run(partial(PromptCall, **fields, load_options=partial(load_options, self._gateway.config.settings)))
         envelope = Envelope(
-            dialect=Dialect.OLLAMA,
-            kind=WorkKind.GENERATE,
+            dialect="ollama",
+            kind="generate",
             model=asked.model or "",
             streaming=False,
             prompt_tokens=call.prompt_tokens,

@@ -30,7 +30,7 @@ from hearth.api.request import Body, Request
 from hearth.api.status import StatusPages
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH, Endpoint
 from hearth.gateway import Gateway
-from hearth.types import Dialect, __version__
+from hearth.types import __version__
 
 _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
@@ -143,7 +143,7 @@ class Routes:
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
         for path, route in INFERENCE_ROUTES.items():
-            self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect is not Dialect.OLLAMA))
+            self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect != "ollama"))
         self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True))
         self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
         for path, methods in INFO_ROUTES.items():

@@ -50,7 +50,7 @@ from hearth.events import (
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import summary
 from hearth.simulation.traces import workload_from_log
-from hearth.types import Lane, Outcome, Priority, Way
+from hearth.types import Lane, Outcome, Priority
 
 HOME_MODEL, _CODER, _LLAMA = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b", "llama3.1:8b"
 VISITOR = "you"
@@ -281,7 +281,7 @@ class Narrator:
             case ItemInterrupted():
                 words, style = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first", "magenta"
             case ItemResumed():
-                again = "read again" if event.how is Way.CONTINUE else "repeated and compared"
+                again = "read again" if event.how == "continued" else "repeated and compared"
                 words, style = f"continues where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}", "green"
             case ItemProtected():
                 words, style = f"was interrupted {event.interrupt_count} times, and will not be again", "magenta"

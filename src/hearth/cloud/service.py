@@ -25,7 +25,7 @@ from hearth.queue import status
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.inputs import TimerFired
-from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
+from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, usd
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
@@ -112,7 +112,7 @@ class Cloud:
 
     async def _why(self, new: Submission) -> Why | None:
         """Why Claude is to answer, if it is."""
-        if new.item.kind is not WorkKind.GENERATE:
+        if new.item.kind != "generate":
             return None
         if asks_for_claude(new.item.model):
             return "asked_for"

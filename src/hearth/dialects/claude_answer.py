@@ -28,7 +28,7 @@ from hearth.dialects.writers import (
     response_in_progress,
 )
 from hearth.errors import BackendGone, BackendProtocolError
-from hearth.types import MAX_TOKENS, BilledTokens, Dialect
+from hearth.types import MAX_TOKENS, BilledTokens
 
 Event: TypeAlias = Mapping[str, object]
 
@@ -147,7 +147,7 @@ class Answer:
             raise BackendGone("Claude's stream ended before the answer was complete")
         if self._writer is None:
             return b"" if self._request.streaming else encode(assembled(self._events)) + b"\n"
-        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect is Dialect.OLLAMA
+        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect == "ollama"
         if native and done.reason == "stop" and any(call.arguments is None for call in done.calls):
             raise BackendProtocolError("Claude called a tool with arguments that are not JSON")
         if self._request.streaming:
@@ -157,7 +157,7 @@ class Answer:
     @property
     def content_type(self) -> str:
         """As Ollama labels such an answer."""
-        native = self._route.dialect is Dialect.OLLAMA
+        native = self._route.dialect == "ollama"
         if self._request.streaming:
             return "application/x-ndjson" if native else "text/event-stream"
         return "application/json; charset=utf-8" if native else "application/json"
@@ -168,9 +168,9 @@ class Answer:
     def _new_writer(self, name: str) -> Writer | None:
         """None for `/v1/messages`, whose events are Claude's own."""
         path, created_wall_s = self._route.path, self._created_wall_s
-        if self._route.dialect is Dialect.OLLAMA:
+        if self._route.dialect == "ollama":
             return NativeWriter(self._model, chat=path is Endpoint.CHAT)
-        if self._route.dialect is Dialect.ANTHROPIC:
+        if self._route.dialect == "anthropic":
             return None
         if path is Endpoint.OPENAI_RESPONSES:
             response = response_in_progress(name, self._model, self._request.asked, created_wall_s)

@@ -27,7 +27,7 @@ from hearth.dialects.request import messages_of
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
-from hearth.types import Dialect, WorkKind
+from hearth.types import Dialect
 
 _ONLY_JSON = "Answer with one JSON object and with nothing else: no words before or after it, and no code fence around it."
 """Any JSON object is a wish that structured outputs cannot express, and newer models refuse a forced tool."""
@@ -75,10 +75,10 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
         BadRequest: the body is malformed.
     """
     route = INFERENCE_ROUTES.get(path)
-    if route is None or route.kind is not WorkKind.GENERATE:
+    if route is None or route.kind != "generate":
         raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
     asked = Body(decode(body))
-    streaming = asked.flag("stream", default=route.dialect is Dialect.OLLAMA)
+    streaming = asked.flag("stream", default=route.dialect == "ollama")
     parameters, json_text = _READERS[route.dialect](asked, route.path)
     limit, thinking = parameters["max_tokens"], parameters.get("thinking")
     max_tokens = limit if isinstance(limit, int) and limit > 0 else default_max_tokens
@@ -90,7 +90,7 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
         streaming=streaming,
         max_tokens=max_tokens,
         json_text=json_text,
-        include_usage=route.dialect is Dialect.OPENAI and asked.object("stream_options").flag("include_usage"),
+        include_usage=route.dialect == "openai" and asked.object("stream_options").flag("include_usage"),
         asked={name: asked.get(name) for name in RESPONSE_REPEATS},
     )
 
@@ -392,5 +392,5 @@ def _own_tool(tool: JsonValue, where: str) -> JsonValue:
 
 
 _READERS: Mapping[Dialect, Callable[[Body, Endpoint], _Parameters]] = MappingProxyType(
-    {Dialect.OLLAMA: _native, Dialect.OPENAI: _openai, Dialect.ANTHROPIC: _messages}
+    {"ollama": _native, "openai": _openai, "anthropic": _messages}
 )

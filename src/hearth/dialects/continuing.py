@@ -19,7 +19,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS
 from hearth.dialects.writers import Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text, ToolCall, Writer
 from hearth.errors import BackendError, StreamDiverged
-from hearth.types import BackendCall, Dialect, Headers, Usage, value
+from hearth.types import BackendCall, Headers, Usage, value
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
@@ -257,7 +257,7 @@ class Continuation:
 
     def _passed(self, frames: bytes, skipped: int = 0) -> bytes:
         """These frames, but the first `skipped`, under the names that the caller knows."""
-        if self._route.dialect is not Dialect.OPENAI and not skipped:
+        if self._route.dialect != "openai" and not skipped:
             return frames
         passed = []
         for frame in islice(frames_in(self._route, frames), skipped, None):
@@ -353,9 +353,9 @@ class _Begun:
 def _writer_for(route: Route, fields: JsonObject, begun: _Begun) -> Writer:
     """What writes the answer to the request with these fields. Names do not matter: the caller is shown those that it knows."""
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         return NativeWriter(model, chat=chat)
-    if route.dialect is Dialect.ANTHROPIC:
+    if route.dialect == "anthropic":
         return MessagesWriter("msg_0", model, estimated_tokens=0)
     if route.path is Endpoint.OPENAI_RESPONSES:
         response = begun.first.get("response")

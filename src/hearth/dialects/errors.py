@@ -27,7 +27,7 @@ _OPENAI_TYPES: Mapping[int, str] = MappingProxyType(
     {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 )
 _SAID_BY_HANDLERS: Mapping[Dialect, frozenset[str]] = MappingProxyType(
-    {Dialect.OPENAI: frozenset({MODEL_REQUIRED, INVALID_NAME, INVALID_INPUT}), Dialect.ANTHROPIC: frozenset({INVALID_NAME})}
+    {"openai": frozenset({MODEL_REQUIRED, INVALID_NAME, INVALID_INPUT}), "anthropic": frozenset({INVALID_NAME})}
 )
 """400s that Ollama finds only after its `/v1` middleware has let the body pass: it frames them like its other errors."""
 
@@ -61,7 +61,7 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
         return ErrorReply(status=error.status, headers=_headers(b"text/plain", error), body=error.message.encode(errors="replace"))
     body = encode(error_object(dialect, error, request_id))
     at_bind = error.status == 400 and error.message not in _SAID_BY_HANDLERS.get(dialect, ())
-    if dialect is Dialect.OLLAMA or at_bind:
+    if dialect == "ollama" or at_bind:
         return ErrorReply(status=error.status, headers=_headers(b"application/json; charset=utf-8", error), body=body)
     return ErrorReply(status=error.status, headers=_headers(b"application/json", error), body=body + b"\n")
 
@@ -69,9 +69,9 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
 def stream_error(route: Route, error: HearthError, request_id: RequestId) -> bytes:
     """The last bytes of a stream that cannot go on: one line or frame that makes the official client raise instead of stopping quietly."""
     shape = error_object(route.dialect, error, request_id)
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         return encode(shape) + b"\n"
-    if route.dialect is Dialect.ANTHROPIC:
+    if route.dialect == "anthropic":
         return event(shape)
     if route.path is Endpoint.OPENAI_RESPONSES:
         flat: JsonObject = {"type": "error", "code": error.reason, "message": error.message, "param": None}
@@ -81,11 +81,11 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
 
 def error_object(dialect: Dialect, error: HearthError, request_id: str = "") -> JsonObject:
     """The error in the shape of the dialect; `request_id` appears in Anthropic's only."""
-    if dialect is Dialect.OLLAMA:
+    if dialect == "ollama":
         # Of a 401 the `ollama` command shows `status` alone (`AuthorizationError` in api/types.go), else "something went wrong".
         shown: JsonObject = {"status": error.message} if error.status == HTTPStatus.UNAUTHORIZED else {}
         return {"error": error.message, **shown}
-    if dialect is Dialect.OPENAI:
+    if dialect == "openai":
         code = _OPENAI_CODES.get(error.status)
         return {"error": {"message": error.message, "type": _type(_OPENAI_TYPES, error.status), "param": None, "code": code}}
     kind = _type(_ANTHROPIC_TYPES, error.status)

@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect
 
 _EVENT = re.compile(rb"^event: ?([^\n]*)\n", re.MULTILINE)
 _DATA = re.compile(rb"^data: ?([^\n]*)", re.MULTILINE)
@@ -95,12 +94,12 @@ class Frame:
 
 def frame_end(route: Route) -> bytes:
     """What ends a frame; also what must follow an unfinished frame before anything else can be said on the stream."""
-    return b"\n" if route.dialect is Dialect.OLLAMA else b"\n\n"
+    return b"\n" if route.dialect == "ollama" else b"\n\n"
 
 
 def frame_of(route: Route, raw: bytes) -> Frame:
     """The frame in `raw`, which may lack its end."""
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         payload = raw.removesuffix(b"\n")
         return Frame(head=b"", payload=payload, foot=raw[len(payload) :], fields=object_in(payload))
     found = list(_DATA.finditer(raw))
@@ -198,7 +197,7 @@ def read(route: Route, frame: Frame) -> Reading:
         return Reading(marks=(frame.payload,))
     if frame.fields.get("error") or frame.event in ("error", "response.failed"):
         return Reading(is_error=True)
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         base: Path = ("message",) if route.path is Endpoint.CHAT else ()
         return Reading(_slots(route.path, frame), _native_marks(frame.fields, base), calls=(*base, "tool_calls"))
     if route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS):
@@ -295,7 +294,7 @@ def _drop_calls(fields: JsonObject, path: Path, count: int) -> None:
 def identities(route: Route, frame: Frame) -> JsonObject:
     """The names that `frame` gives to things and that later frames repeat, by what they name."""
     fields = frame.fields
-    if route.dialect is not Dialect.OPENAI:
+    if route.dialect != "openai":
         return {}
     if route.path is not Endpoint.OPENAI_RESPONSES:
         return {key: fields[key] for key in ("id", "created") if key in fields}

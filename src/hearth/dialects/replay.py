@@ -13,7 +13,6 @@ from hearth.dialects.frames import Frame, Slot, WholeFrames, frame_of, frames_in
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
-from hearth.types import Dialect
 
 _MARK = ""
 """The channel of marks; no text has it."""
@@ -152,7 +151,7 @@ class Replay:
 
     def _passed(self, raw: bytes) -> bytes:
         was_caught_up = self.caught_up
-        if was_caught_up and self._route.dialect is not Dialect.OPENAI:
+        if was_caught_up and self._route.dialect != "openai":
             return raw
         frame = frame_of(self._route, raw)
         self._names.match(frame)

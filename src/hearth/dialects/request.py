@@ -118,8 +118,8 @@ class Seeded:
 
     def ways(self, *, only_replay: bool, continue_diverged: bool) -> tuple[Way, ...]:
         """How its stream can go on after an interruption, best first: who chose a repeatable answer is given that one where it can be."""
-        replay = (Way.REPLAY,) if self.repeatable else ()
-        onward = (Way.CONTINUE,) if self.continuable and not only_replay else ()
+        replay: tuple[Way, ...] = ("replayed",) if self.repeatable else ()
+        onward: tuple[Way, ...] = ("continued",) if self.continuable and not only_replay else ()
         if self.chosen:
             return replay + (onward if continue_diverged else ())
         return onward + replay
@@ -140,7 +140,7 @@ def read_request(
         strip_attribution: take Claude Code's changing line out of the system prompt.
         model: asks this one in place of the model that is named.
     """
-    if route.dialect is Dialect.OLLAMA and not body.strip():
+    if route.dialect == "ollama" and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
     asked = Body(document)
@@ -150,10 +150,10 @@ def read_request(
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         fields, rewritten = _with_own_options(fields, asked.map("options"), load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
-    elif route.dialect is Dialect.ANTHROPIC and strip_attribution and exact:
+    elif route.dialect == "anthropic" and strip_attribution and exact:
         kept = without_attribution(fields)
         rewritten, fields = (["system"] if kept is not fields else []), kept
     rewritten += ["model"] if model is not None else []
@@ -161,7 +161,7 @@ def read_request(
         dialect=route.dialect,
         kind=kind,
         model=called,
-        streaming=kind is WorkKind.GENERATE and asked.flag("stream", default=route.dialect is Dialect.OLLAMA),
+        streaming=kind == "generate" and asked.flag("stream", default=route.dialect == "ollama"),
         prompt_tokens=prompt_tokens(fields),
         max_tokens=_max_tokens(route, asked),
         body=_written(fields, body) if rewritten else body,
@@ -179,19 +179,19 @@ def _written(fields: JsonObject, body: bytes) -> bytes:
 
 def _kind(route: Route, fields: JsonObject) -> WorkKind:
     """A native request without prompt or messages loads the model, with `keep_alive` 0 it unloads it."""
-    if route.dialect is not Dialect.OLLAMA:
+    if route.dialect != "ollama":
         return route.kind
     stay_ns = keep_alive_ns(fields.get("keep_alive"))
     content = {Endpoint.CHAT: "messages", Endpoint.GENERATE: "prompt"}.get(route.path)
     if content is None or fields.get(content):
         return route.kind
-    return WorkKind.UNLOAD if stay_ns == 0 else WorkKind.LOAD
+    return "unload" if stay_ns == 0 else "load"
 
 
 def _max_tokens(route: Route, body: Body) -> int | None:
-    if route.kind is WorkKind.EMBED:
+    if route.kind == "embed":
         return None
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         limit = body.map("options").get("num_predict")
         return int(limit) if _is_number(limit) and limit >= 0 else None
     given = body.integer(route.limit_field)
@@ -219,13 +219,13 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> Seeded:
     """`body` with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; `fields` are those that `read_request` has read."""
-    holder = Body(fields).map("options") if route.dialect is Dialect.OLLAMA else fields
+    holder = Body(fields).map("options") if route.dialect == "ollama" else fields
     continuable = native_form(route.path, fields) is not None
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
     if route.path not in _SEEDED or own is not None:
         fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
         return Seeded(body=body, repeatable=cold or fixed, chosen=cold or fixed, continuable=continuable)
-    if route.dialect is not Dialect.OLLAMA:
+    if route.dialect != "ollama":
         added: JsonObject = {"seed": seed}
     else:
         added = {"options": {"seed": seed, **{name: one for name, one in holder.items() if name != "seed"}}}
@@ -371,9 +371,9 @@ def check_request(route: Route, body: Body) -> str:
     Raises BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
     """
     model = body.string("model")
-    if route.kind is WorkKind.GENERATE:
+    if route.kind == "generate":
         body.flag("stream")
-    if not model and route.dialect is Dialect.ANTHROPIC:
+    if not model and route.dialect == "anthropic":
         raise BadRequest(MODEL_REQUIRED)
     if route.path in _PROMPTED:
         body.string("prompt")
@@ -410,7 +410,7 @@ def _check_input(route: Route, given: JsonValue) -> None:
         raise BadRequest("invalid input")
     items = given if isinstance(given, list) else []
     _check_count(items, "inputs")
-    if route.kind is WorkKind.EMBED and not (isinstance(given, str | list | None) and all(isinstance(item, str) for item in items)):
+    if route.kind == "embed" and not (isinstance(given, str | list | None) and all(isinstance(item, str) for item in items)):
         raise BadRequest(INVALID_INPUT)
 
 

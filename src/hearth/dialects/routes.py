@@ -42,15 +42,15 @@ class Route:
 
 
 _ROUTES = (
-    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "ChatRequest"),
-    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "GenerateRequest"),
-    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "EmbedRequest"),
-    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "EmbeddingRequest"),
-    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "ChatCompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "CompletionRequest", "max_tokens"),
-    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "EmbedRequest"),
-    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "ResponsesRequest", "max_output_tokens"),
-    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "MessagesRequest", "max_tokens"),
+    Route(Endpoint.CHAT, "ollama", "generate", "ChatRequest"),
+    Route(Endpoint.GENERATE, "ollama", "generate", "GenerateRequest"),
+    Route(Endpoint.EMBED, "ollama", "embed", "EmbedRequest"),
+    Route(Endpoint.EMBEDDINGS, "ollama", "embed", "EmbeddingRequest"),
+    Route(Endpoint.OPENAI_CHAT, "openai", "generate", "ChatCompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_COMPLETIONS, "openai", "generate", "CompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_EMBEDDINGS, "openai", "embed", "EmbedRequest"),
+    Route(Endpoint.OPENAI_RESPONSES, "openai", "generate", "ResponsesRequest", "max_output_tokens"),
+    Route(Endpoint.ANTHROPIC_MESSAGES, "anthropic", "generate", "MessagesRequest", "max_tokens"),
 )
 INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
 """Inference routes by path."""
@@ -91,5 +91,5 @@ COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 def dialect_of(path: str) -> Dialect:
     """The dialect whose error shape a caller of `path` expects, for any path whatever; Hearth's own pages use the native shape."""
     if path == Endpoint.ANTHROPIC_MESSAGES or path.startswith("/v1/messages/"):
-        return Dialect.ANTHROPIC
-    return Dialect.OPENAI if path == "/v1" or path.startswith("/v1/") else Dialect.OLLAMA
+        return "anthropic"
+    return "openai" if path == "/v1" or path.startswith("/v1/") else "ollama"

@@ -19,7 +19,7 @@ from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError
-from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Dialect, Headers, Usage, WorkKind, value
+from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
 """Longest line that is understood: the last line of a long native answer lists its whole context, some 8 bytes per token."""
@@ -81,9 +81,9 @@ class StreamTail:
         )
 
     def _is_terminator(self, last: bytes, said: JsonObject) -> bool:
-        if self._route.dialect is Dialect.OLLAMA:
+        if self._route.dialect == "ollama":
             return said.get("done") is True
-        if self._route.dialect is Dialect.ANTHROPIC:
+        if self._route.dialect == "anthropic":
             return said.get("type") == "message_stop"
         if self._route.path is Endpoint.OPENAI_RESPONSES:
             return said.get("type") in _RESPONSES_ENDS
@@ -92,7 +92,7 @@ class StreamTail:
     def _frames(self) -> list[bytes]:
         """The payloads of the last lines, latest first."""
         lines = [line.strip() for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])]
-        if self._route.dialect is Dialect.OLLAMA:
+        if self._route.dialect == "ollama":
             return [bytes(line) for line in lines if line]
         return [bytes(line[5:].strip()) for line in lines if line.startswith(b"data:")]
 
@@ -102,7 +102,7 @@ def read_whole(route: Route, body: bytes) -> Ending:
 
     Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`.
     """
-    if route.kind is WorkKind.EMBED:
+    if route.kind == "embed":
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
@@ -113,7 +113,7 @@ def read_whole(route: Route, body: bytes) -> Ending:
 def _is_complete(route: Route, said: JsonObject) -> bool:
     if "_debug_info" in said:  # it was asked for the rendering of its prompt alone
         return True
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         return said.get("done") is True
     choices = said.get("choices")
     if not isinstance(choices, list):
@@ -122,7 +122,7 @@ def _is_complete(route: Route, said: JsonObject) -> bool:
 
 
 def _usage(route: Route, said: JsonObject) -> Usage:
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         return native_usage(said)
     response = said.get("response")
     usage = (response if isinstance(response, dict) else said).get("usage")
@@ -237,7 +237,7 @@ _OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 def stream_headers(route: Route) -> Headers:
     """The headers of a stream that begins before the backend's own head is there."""
-    if route.dialect is Dialect.OLLAMA:
+    if route.dialect == "ollama":
         return ((b"content-type", b"application/x-ndjson"),)
     return ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 
@@ -274,10 +274,10 @@ class Signs:
 
     def sign(self, wall_s: float) -> bytes:
         """One sign of life; `wall_s`: seconds since 1970."""
-        is_anthropic = self._route.dialect is Dialect.ANTHROPIC
+        is_anthropic = self._route.dialect == "anthropic"
         if self._wants_events and not _ENDED.search(self._last):
             return self._delta() if is_anthropic else self._in_progress(wall_s)
-        if self._route.dialect is not Dialect.OLLAMA:
+        if self._route.dialect != "ollama":
             return _PING if is_anthropic else _COMMENT
         line = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT).line(wall_s)
         return encode(line | {"done": False}) + b"\n"

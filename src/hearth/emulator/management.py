@@ -12,7 +12,6 @@ from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, valid_name
 from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
-from hearth.types import Dialect
 
 
 async def root(call: Call) -> None:
@@ -163,7 +162,7 @@ def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
 async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: bool, error: OllamaError | None = None) -> None:
     """A line for each step, and one for the end, success or `error`; without streaming only the end is sent."""
     if not streaming:
-        said = {"status": "success"} if error is None else error_object(Dialect.OLLAMA, error)
+        said = {"status": "success"} if error is None else error_object("ollama", error)
         await call.whole(encode(said), JSON, status=200 if error is None else error.status)
         return
     call.prepare(NDJSON)

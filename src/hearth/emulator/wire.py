@@ -16,7 +16,6 @@ from hearth.dialects.routes import dialect_of
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
 from hearth.emulator.models import OllamaError
-from hearth.types import Dialect
 
 JSON_UTF8 = "application/json; charset=utf-8"
 JSON = "application/json"
@@ -50,7 +49,7 @@ class Call:
 
     @property
     def native(self) -> bool:
-        return self.dialect is Dialect.OLLAMA
+        return self.dialect == "ollama"
 
     @property
     def tail(self) -> str:
@@ -101,7 +100,7 @@ class Call:
 
     async def break_off(self, error: OllamaError) -> None:
         """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
-        body = encode(error_object(Dialect.OLLAMA, error))
+        body = encode(error_object("ollama", error))
         if self.started:
             body += b"\n"
         else:

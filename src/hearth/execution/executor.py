@@ -25,7 +25,7 @@ from hearth.execution.runtime import Runtime, cancel_all
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendState, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
-from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind
+from hearth.types import BackendCall, LoadOptions, Sequence, Way
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
@@ -204,7 +204,7 @@ class Executor:
 
     async def _makes_a_token(self, work: ActiveRequest, call: BackendCall) -> bool:
         """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""
-        if work.item.kind is not WorkKind.GENERATE:
+        if work.item.kind != "generate":
             return False
         settings, model = self._runtime.settings, work.model or ""
         options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()  # another context is another load
@@ -217,12 +217,12 @@ class Executor:
         failed = StreamDiverged("the model was changed while the answer was interrupted")
         for way in self._ways(work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")):
             try:
-                await (self._replay if way is Way.REPLAY else self._continue)(work)
+                await (self._replay if way == "replayed" else self._continue)(work)
             except StreamDiverged as error:
                 if work.forwarded:
                     raise
                 failed = error
-                work.diverged = work.diverged or way is Way.REPLAY
+                work.diverged = work.diverged or way == "replayed"
             else:
                 return
         raise failed
@@ -300,7 +300,7 @@ class Executor:
         """Stopped to go on later: see how its prompt is rendered while its model is there; the tokens that the next attempt only reads."""
         work.spend(self._runtime.clock.monotonic())
         rest, work.pausing, work.rest = work.rest, False, None
-        if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) is not Way.CONTINUE:
+        if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) != "continued":
             return 0
         with suppress(HearthError, TimeoutError, asyncio.CancelledError):
             if rest is None and work.sent.size_bytes <= READ_AT_ONCE_BYTES:
@@ -314,7 +314,7 @@ class Executor:
         ways = self._ways(work)
         if not ways:
             return False
-        if Way.REPLAY in ways and work.resumed is not Way.CONTINUE:  # no run of the whole says again what was drawn in two
+        if "replayed" in ways and work.resumed != "continued":  # no run of the whole says again what was drawn in two
             return True
         try:
             work.rest = self._continuation(work)
@@ -328,7 +328,7 @@ class Executor:
         model = self._fingerprint_of(work.model or "").partition(" ")[0]
         if work.fingerprint.partition(" ")[0] != model:
             return ()
-        can = {Way.REPLAY: same_load and sum(known.diverged) <= MOST_DIVERGED, Way.CONTINUE: known.lead is not None}
+        can = {"replayed": same_load and sum(known.diverged) <= MOST_DIVERGED, "continued": known.lead is not None}
         return [way for way in work.item.ways if can[way]]
 
     def _knowledge(self, work: ActiveRequest) -> _Knowledge:
@@ -336,7 +336,7 @@ class Executor:
 
     def _is_unknown(self, work: ActiveRequest) -> bool:
         """Nobody has asked yet whether this model's answers can be continued."""
-        if Way.CONTINUE not in work.item.ways:
+        if "continued" not in work.item.ways:
             return False
         known = self._known.get(self._fingerprint_of(work.model or ""))
         return known is None or not known.asked

@@ -20,7 +20,7 @@ from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime
 from hearth.ports import Exchange
 from hearth.scheduling.inputs import FirstByte, Unresumable
-from hearth.types import MIB, Way
+from hearth.types import MIB
 
 HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
@@ -145,7 +145,7 @@ class AnswerStream:
         if work.sent is None:
             raise StreamDiverged
         tail, replay = StreamTail(route), Replay(route, work.sent)
-        work.resumed, work.again_tokens = Way.REPLAY, work.sent.frames
+        work.resumed, work.again_tokens = "replayed", work.sent.frames
 
         def feed(chunk: bytes) -> bytes:
             tail.feed(chunk)
@@ -167,7 +167,7 @@ class AnswerStream:
             BackendError: the model server has ended it with an error.
             BackendGone, CallerGone: as for `stream`.
         """
-        work.resumed, work.again_tokens = Way.CONTINUE, rest.tokens
+        work.resumed, work.again_tokens = "continued", rest.tokens
         await self._resume(work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall()))
         self._continue(work, rest.finish(work.spent, self._clock.wall()))
         self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))

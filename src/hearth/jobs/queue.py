@@ -19,7 +19,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
 from hearth.execution.request import Submission
 from hearth.job_types import Job
-from hearth.types import BackendCall, Headers, Lane, QueueItem, RequestId, WorkKind
+from hearth.types import BackendCall, Headers, Lane, QueueItem, RequestId
 
 RETRY_AFTER_S = 1.0
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
@@ -54,7 +54,7 @@ def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
 def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> bytes:
     """The request as the whole body of its route, a `large` one in pieces. Raises BadRequest for what JSON cannot say."""
     whole = {name: value for name, value in request.items() if name != "stream_options"}
-    if INFERENCE_ROUTES[path].kind is WorkKind.GENERATE:
+    if INFERENCE_ROUTES[path].kind == "generate":
         whole["stream"] = False
     try:
         return encode_large(whole) if large else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
@@ -65,7 +65,7 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
 def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
     """What the queue must know of a request; `model` is its installed name, where that is known. Raises BadRequest, ModelNotFound."""
     envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
-    if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
+    if envelope.kind in ("load", "unload") or envelope.max_tokens == 0:
         raise BadRequest("request: would generate nothing; give a prompt or messages, and no num_predict of 0")
     return envelope
 

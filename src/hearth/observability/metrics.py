@@ -22,7 +22,7 @@ from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS,
 from hearth.observability.requests import PHASES, seconds_of
 from hearth.ports import HandlingSink
 from hearth.scheduling.state import State
-from hearth.types import MIB, Band, Lane, Outcome, Way
+from hearth.types import MIB, Band, Lane, Outcome
 
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
@@ -33,8 +33,8 @@ LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series for each of the others, of which nobody asked
 _KNOWN = {
     "hearth_replays_total": ("verified", "diverged"),
-    "hearth_resumed_streams_total": (*Way, "failed"),
-    "hearth_resumed_tokens_total": tuple(Way),
+    "hearth_resumed_streams_total": ("continued", "replayed", "failed"),
+    "hearth_resumed_tokens_total": ("continued", "replayed"),
     "hearth_webhooks_total": ("delivered", "failed"),
     "hearth_config_reloads_total": ("accepted", "rejected"),
 }
@@ -137,12 +137,12 @@ class Metrics(HandlingSink):
         self._add("hearth_preempted_seconds_total", self._model(event), amount=event.ran_s)
 
     def _on_resumed(self, event: ev.ItemResumed) -> None:
-        if event.how is Way.REPLAY:
+        if event.how == "replayed":
             self._add("hearth_replays_total", "verified")
         if event.diverged:
             self._add("hearth_replays_total", "diverged")
-        self._add("hearth_resumed_streams_total", event.how.value)
-        self._add("hearth_resumed_tokens_total", event.how.value, amount=event.again_tokens)
+        self._add("hearth_resumed_streams_total", event.how)
+        self._add("hearth_resumed_tokens_total", event.how, amount=event.again_tokens)
         self._add("hearth_replay_catch_up_seconds_total", amount=event.catch_up_s)
 
     def _on_diverged(self, _: ev.ItemDiverged) -> None:

@@ -40,7 +40,7 @@ from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Refusal, Requeue, Stop, Unload
 from hearth.scheduling.inputs import Input
-from hearth.types import Dialect, Outcome, Sequence, Way
+from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
 RETRY_AFTER_DOWN_S = 5.0
@@ -161,7 +161,7 @@ class Effects:
         resumed = ItemResumed(
             at=now,
             attempt=work.attempt,
-            how=work.resumed or Way.REPLAY,
+            how=work.resumed,
             again_tokens=work.again_tokens,
             verified_chars=work.verified_chars,
             catch_up_s=0.0 if work.dispatched_at is None else now - work.dispatched_at,

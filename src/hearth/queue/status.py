@@ -39,7 +39,7 @@ def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[s
     entry = state.entries.get(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
-    resumed = {} if work.resumed is None else {"resumed": work.resumed.value, "again_tokens": work.again_tokens}
+    resumed = {} if work.resumed is None else {"resumed": work.resumed, "again_tokens": work.again_tokens}
     return _item(entry, now, wall_s) | resumed
 
 
@@ -96,8 +96,8 @@ def _identity(of: QueueItem) -> dict[str, object]:
         "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
         "task_type": of.task_type,
         "model": of.model,
-        "kind": of.kind.value,
-        "dialect": of.dialect.value,
+        "kind": of.kind,
+        "dialect": of.dialect,
         "streaming": of.streaming,
         "prompt_tokens": of.prompt_tokens,
         "inputs": of.inputs,

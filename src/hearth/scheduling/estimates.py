@@ -15,7 +15,7 @@ from itertools import islice
 from math import inf
 from typing import Any, TypeVar
 
-from hearth.types import QueueItem, Usage, WorkKind
+from hearth.types import QueueItem, Usage
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -43,7 +43,7 @@ STEPS = 8  # steps from one model to the next that are remembered of each caller
 RECENT = 4  # callers of a model that may be the next to come back to it
 FORMAT = 1
 MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
-_GENERATE = WorkKind.GENERATE  # looked up once: in Python 3.11 that takes as long as calling a function
+_GENERATE = "generate"  # looked up once: in Python 3.11 that takes as long as calling a function
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -34,13 +34,13 @@ from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import BANDS, Entry
-from hearth.types import Band, WorkKind
+from hearth.types import Band
 
 if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
-_INTERRUPTED, _EMBED = Band.INTERRUPTED, WorkKind.EMBED
+_INTERRUPTED, _EMBED = Band.INTERRUPTED, "embed"
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second

@@ -20,7 +20,7 @@ from hearth.scheduling.actions import Action, Hold, Stop
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
-from hearth.types import Band, Way
+from hearth.types import Band
 
 WEIGHTS: Mapping[Band, float] = MappingProxyType({Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3})
 """How many seconds of others a second of an internal item is worth, by the band it waits in."""
@@ -105,7 +105,7 @@ def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
 
     Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
     """
-    if Way.CONTINUE in entry.item.ways and resumable(state, entry):
+    if "continued" in entry.item.ways and resumable(state, entry):
         return True
     lost_s, model, wanted = now - entry.dispatched_at, entry.model or "", waiter.item.model
     if wanted not in {None, model} and not state.waiting.wants(model):

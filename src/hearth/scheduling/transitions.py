@@ -20,7 +20,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
-from hearth.types import Band, Lane, QueueItem, Sequence, Usage, WorkKind
+from hearth.types import Band, Lane, QueueItem, Sequence, Usage
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -199,7 +199,7 @@ def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
     item, model = entry.item, entry.model or ""
     state.estimates.learn_item(item, model, usage, now - entry.dispatched_at)
     resident = state.residency.residents.get(model)
-    if resident is not None and resident.embeds and item.kind is WorkKind.GENERATE and usage.output_tokens:
+    if resident is not None and resident.embeds and item.kind == "generate" and usage.output_tokens:
         resident.embeds = False
     state.release(entry, now)
     state.leave(entry)

@@ -179,7 +179,7 @@ class View:
     def _entry(self, entry: Entry) -> JsonObject:
         item = entry.item
         return _names(item) | {
-            "kind": item.kind.value,
+            "kind": item.kind,
             "streaming": item.streaming,
             "prompt_tokens": item.prompt_tokens or None,
             "arrived": self._wall(item.arrived_at),
