@@ -136,9 +136,10 @@ def test_what_had_ended_or_is_unknown_ends_with_1_and_the_others_are_cancelled_a
 
 
 def test_an_address_may_lack_its_scheme_and_have_a_path_and_no_proxy_is_asked(hearth, busy):
-    busy.answers = {path: answer for known, answer in busy.answers.items() for path in (known, f"/hearth{known}")}
+    busy.put("/hearth/llm/queue/status", {})
     for url in (busy.url.removeprefix("http://"), f"{busy.url}/hearth/"):
         assert hearth("status", "--json", "--url", url, http_proxy="http://127.0.0.1:1", HTTP_PROXY="http://127.0.0.1:1").exit_code == 0
+    assert [request["path"] for request in busy.seen] == [STATUS, f"/hearth{STATUS}"]
     assert not any("authorization" in request for request in busy.seen)
 
 

@@ -181,9 +181,15 @@ class GatewayClient:
             raise self._unreachable(str(error) or type(error).__name__) from error
 
     def _check(self, response: HTTPResponse) -> None:
+        """Raise what a refusal says as Hearth writes it: `{"error": "..."}`, and its `problems`, a line each."""
         if 200 <= response.status < 300:
             return
-        url, refusal = self.address.geturl(), _refusal(response)
+        url, found = self.address.geturl(), None
+        with suppress(ValueError):
+            found = json.loads(response.read(_ANSWER_CAP_BYTES))
+        answer: Json = found if isinstance(found, dict) else {}
+        error = answer.get("error")
+        refusal = "\n  ".join((without_controls(error), *texts(answer, "problems"))) if isinstance(error, str) else None
         if response.status in {401, 403}:
             why = f" ({refusal})" if refusal else ""
             raise CommandFailed(f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}.")
@@ -205,16 +211,6 @@ class GatewayClient:
     def _unreachable(self, what: str) -> GatewayUnreachable:
         advice = "Is it running? Start it with `hearth serve`, or name another address with --url or in HEARTH_URL."
         return GatewayUnreachable(f"no gateway at {self.address.geturl()}: {what}.\n{advice}")
-
-
-def _refusal(response: HTTPResponse) -> str | None:
-    """The text of an error as Hearth writes it, `{"error": "..."}`, and its `problems`, a line each; None where something else answers."""
-    try:
-        value = json.loads(response.read(_ANSWER_CAP_BYTES))
-    except ValueError:
-        return None
-    error = value.get("error") if isinstance(value, dict) else None
-    return "\n  ".join((without_controls(error), *texts(value, "problems"))) if isinstance(error, str) else None
 
 
 TEXT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)

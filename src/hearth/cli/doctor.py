@@ -62,7 +62,8 @@ def doctor(context: click.Context, file: Path | None, key: str | None, *, as_jso
     for found in examined(file, key):
         findings.append(found)
         if not as_json:
-            click.echo(f"{_styled(found.level)} {found.subject:<15} {printable(found.says)}")
+            level = f"{found.level:<4}" if os.environ.get("NO_COLOR") else click.style(f"{found.level:<4}", fg=_STYLES[found.level])
+            click.echo(f"{level} {found.subject:<15} {printable(found.says)}")
             if found.advice:
                 click.echo(f"     -> {printable(found.advice)}")
     wrong = sum(each.level == "FAIL" for each in findings)
@@ -71,11 +72,6 @@ def doctor(context: click.Context, file: Path | None, key: str | None, *, as_jso
     else:
         click.echo(f"{wrong} wrong, {sum(each.level == 'warn' for each in findings)} to look at")
     context.exit(ExitCode.FAILED if wrong else ExitCode.OK)
-
-
-def _styled(level: str) -> str:
-    word = f"{level:<4}"
-    return word if os.environ.get("NO_COLOR") else click.style(word, fg=_STYLES[level])
 
 
 def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
@@ -99,7 +95,8 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
         yield from _gpu(settings)
     yield from _keys(settings)
     yield from _store(settings)
-    yield from _clock()
+    synchronised = _output("timedatectl", "show", "--property=NTPSynchronized", "--value")
+    yield from check_clock(synchronised, SystemClock().wall())
     yield from _gateway(settings.server, key)
 
 
@@ -225,24 +222,20 @@ def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
-    keys = settings.auth.keys
+    keys, admins = len(settings.auth.keys), sum(key.admin for key in settings.auth.keys)
     if not keys:
         yield Finding("ok", "keys", "none: callers on this machine only")
-    elif not any(key.admin for key in keys):
-        yield Finding("warn", "keys", f"{len(keys)}, none of them for admins", "hearth admin key new NAME --admin --write")
+    elif not admins:
+        yield Finding("warn", "keys", f"{keys}, none of them for admins", "hearth admin key new NAME --admin --write")
     else:
-        yield Finding("ok", "keys", f"{len(keys)}, {sum(key.admin for key in keys)} of them for admins")
+        yield Finding("ok", "keys", f"{keys}, {admins} of them for admins")
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
     storage = settings.storage
     if not storage.enabled:
-        yield Finding(
-            "warn",
-            "disk",
-            "storage.enabled is off: no jobs, no request log, and rate limits start from zero after a restart",
-            "set it to true",
-        )
+        says = "storage.enabled is off: no jobs, no request log, and rate limits start from zero after a restart"
+        yield Finding("warn", "disk", says, "set it to true")
         return
     path = database_path(storage.path, os.environ)
     folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110 (False where it may not be looked at)
@@ -257,10 +250,6 @@ def _store(settings: Settings) -> Iterator[Finding]:
     for warning in open_directory(storage.path, path):
         says, _, advice = warning.rpartition(": ")
         yield Finding("warn", "disk", says, advice)
-
-
-def _clock() -> Iterator[Finding]:
-    yield from check_clock(_output("timedatectl", "show", "--property=NTPSynchronized", "--value"), SystemClock().wall())
 
 
 def check_clock(synchronised: str, now_wall_s: float) -> Iterator[Finding]:

@@ -140,27 +140,19 @@ def with_key(text: str, entry: list[str]) -> str:
     root = _root(text)
     auth_key, auth = _pair(root, "auth")
     keys_key, keys = _pair(auth, "keys")
+    node = root if auth_key is None else auth if keys_key is None else keys
+    filled = isinstance(node, yaml.CollectionNode) and bool(node.value)
+    if isinstance(node, yaml.CollectionNode) and node.flow_style and filled:
+        raise _not_by_line()
+    if node is not None and not filled:  # `{}`, `[]`, or nothing after the colon
+        rest = text[node.end_mark.index :]
+        text = text[: node.start_mark.index] + (rest.lstrip("\n") if node is root else rest)
     if auth_key is None:
-        if root is not None and root.flow_style:
-            if root.value:
-                raise _not_by_line()
-            text = text[: root.start_mark.index] + text[root.end_mark.index :].lstrip("\n")
         return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
-    if isinstance(keys, yaml.SequenceNode) and keys.value:
-        if keys.flow_style:
-            raise _not_by_line()
-        return _inserted(text, _last_line(keys), _item(entry, " " * keys.start_mark.column))
-    if keys_key is not None and keys is not None:  # `keys:` or `keys: []`
-        text = text[: keys.start_mark.index] + text[keys.end_mark.index :]
-        return _inserted(text, keys_key.start_mark.line, _item(entry, " " * (keys_key.start_mark.column + 2)))
-    if isinstance(auth, yaml.MappingNode) and auth.value:
-        if auth.flow_style:
-            raise _not_by_line()
-        indent = " " * auth.start_mark.column
-        return _inserted(text, _last_line(auth), [f"{indent}keys:", *_item(entry, indent + "  ")])
-    if auth is not None:  # `auth:` or `auth: {}`
-        text = text[: auth.start_mark.index] + text[auth.end_mark.index :]
-    return _inserted(text, auth_key.start_mark.line, ["  keys:", *_item(entry, "    ")])
+    parent = keys_key or auth_key
+    indent = " " * (node.start_mark.column if node is not None and filled else parent.start_mark.column + 2)
+    new = _item(entry, indent) if keys_key is not None else [f"{indent}keys:", *_item(entry, indent + "  ")]
+    return _inserted(text, _last_line(node) if node is not None and filled else parent.start_mark.line, new)
 
 
 def without_key(text: str, name: str) -> str:

@@ -13,20 +13,7 @@ from hearth.admission.auth import Identity
 from hearth.api.dashboard.view import JOBS_SHOWN, JsonObject, View, bare, jobs_shown, merge_patch
 from hearth.api.status_stream import Listener, Listeners
 from hearth.errors import StorageUnavailable
-from hearth.events import (
-    BackendCameUp,
-    BackendWentDown,
-    ConfigReloaded,
-    DrainEnded,
-    DrainStarted,
-    Event,
-    ItemEvent,
-    JobEvent,
-    JobsRecovered,
-    ModeChanged,
-    OrderGiven,
-    RequestRejected,
-)
+from hearth.events import Event, ItemEvent, RequestRejected
 from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.job_types import JobState
@@ -38,7 +25,6 @@ SHARE = 0.02
 """Of the event loop's time, what snapshots may take."""
 CLOCK_STEP_S = 5.0
 """When the calendar has moved by more than this against the monotonic clock, all instants are sent anew."""
-_OF_JOBS = (JobEvent, JobsRecovered, ModeChanged, ConfigReloaded, OrderGiven, DrainStarted, DrainEnded, BackendWentDown, BackendCameUp)
 _COUNTED_BY_THE_QUEUE = (ItemEvent, RequestRejected)
 _BARE_ALREADY = frozenset({"timeline"})
 
@@ -107,8 +93,8 @@ class DashboardFeed:
         return self._snapshot
 
     async def _jobs_shown_to(self, owner: str | None) -> JsonObject | None:
-        """What concerns one caller, or everything for None; None where there are no jobs. Kept until something has happened to jobs."""
-        jobs, revision = self._gateway.jobs, self._changes.of_jobs
+        """What concerns one caller, or everything for None; None where there are no jobs. Kept until something has happened."""
+        jobs, revision = self._gateway.jobs, self._changes.revision
         if jobs is None:
             return None
         made_of, shown = self._jobs.get(owner, (-1, {}))
@@ -125,17 +111,15 @@ class DashboardFeed:
 
 
 class EventChanges:
-    """A sink that keeps nothing but the fact."""
+    """A sink that counts what happens besides requests, which the queue counts."""
 
     def __init__(self) -> None:
         self.counter = ChangeCounter()
-        self.of_jobs = 0
-        """Grows with everything that may change what is shown of jobs."""
+        self.revision = 0
 
-    def emit(self, event: Event) -> None:
-        """Note that something has happened."""
-        if isinstance(event, _OF_JOBS):
-            self.of_jobs += 1
+    def emit(self, _event: Event) -> None:
+        """Note that something has happened, maybe to jobs."""
+        self.revision += 1
         self.counter.note()
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
