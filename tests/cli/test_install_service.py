@@ -46,8 +46,8 @@ def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
 def test_systemd_waits_longer_than_running_work_does_and_paths_are_quoted_as_it_reads_them():
     for grace_s, stop_s in ((0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")):
         assert keys(text_of(grace_s=grace_s))["TimeoutStopSec"] == stop_s
-    unit = keys(text_of(executable='/opt/a b/100%/"x"/hearth', config="/etc/$x/5%/c.yaml"))
-    assert unit["ExecStart"] == '"/opt/a b/100%%/\\"x\\"/hearth" serve --config /etc/$$x/5%%/c.yaml'
+    unit = keys(text_of(executable='/opt/a b/100%/"x"\\y/hearth', config="/etc/$x/5%/c.yaml"))
+    assert unit["ExecStart"] == '"/opt/a b/100%%/\\"x\\"\\\\y/hearth" serve --config /etc/$$x/5%%/c.yaml'
     assert unit["EnvironmentFile"] == "-/etc/$x/5%%/environment"
 
 

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from hearth.events import (
-    Event,
-    ItemDispatched,
-    ItemEnded,
-    ItemInterrupted,
-    ItemQueued,
-    ItemResent,
-    ResidencyDrifted,
-    SwapCompleted,
-    SwapFailed,
-    SwapStarted,
-)
+from hearth import events
+from hearth.events import Event
 from hearth.observability.requests import RequestTracker
 from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
-from tests.observability import samples
+from tests.observability.samples import sample
 from tests.support.cases import for_each
 
 
-def about(sequence: int, lane: Lane = Lane.EXTERNAL) -> dict[str, Any]:
-    named: dict[str, Any] = {"sequence": Sequence(sequence), "request_id": RequestId(f"req_{sequence}"), "lane": lane}
-    return named | {"caller": "n8n", "model": "a", "task_type": None}
+def about(number: int) -> dict[str, Any]:
+    return {"sequence": Sequence(number), "request_id": RequestId(f"req_{number}"), "caller": "n8n", "model": "a", "lane": Lane.EXTERNAL}
 
 
-def queued(at: float, sequence: int, **more: Any) -> Event:
-    return ItemQueued(at=at, position=0, **about(sequence, **more))
+def event(name: str, at: float, number: int | None = None, **fields: Any) -> Event:
+    kind: type[Event] = getattr(events, name)
+    return sample(kind, at=at, **({} if number is None else about(number)) | fields)
 
 
-def started(at: float, sequence: int, **more: Any) -> Event:
-    return ItemDispatched(at=at, attempt=1, waited_s=0.0, **about(sequence, **more))
+queued, started, ended = (partial(event, name) for name in ("ItemQueued", "ItemDispatched", "ItemEnded"))
+drifted = partial(event, "ResidencyDrifted", appeared=("a",), vanished=())
 
 
-def ended(at: float, sequence: int) -> ItemEnded:
-    return replace(samples.ended(Outcome.COMPLETED, at=at), **about(sequence))
-
-
-def heard(*events: Event) -> Timeline:
+def heard(*happened: Event) -> Timeline:
     timeline = Timeline()
     requests = RequestTracker(timeline)
-    for event in events:
-        requests.emit(event)
-        timeline.emit(event)
+    for each in happened:
+        requests.emit(each)
+        timeline.emit(each)
     return timeline
 
 
@@ -54,33 +41,31 @@ def shown(timeline: Timeline, now: float) -> list[tuple[str, str, float, float |
     return [(span.model, span.kind, span.began_at, span.ended_at) for span in timeline.spans(now)]
 
 
-DRIFTED = ResidencyDrifted(at=0, appeared=("a",), vanished=())
-SWAPPED: dict[str, Any] = {"from_models": ("a",), "to_model": "b"}
-SWAP_STARTED = SwapStarted(at=12, why="waiting", **SWAPPED)
-SWAP_COMPLETED = SwapCompleted(at=20, swap_s=10.0, vram_mib=None, offloaded=False, **SWAPPED)
-SWAP_FAILED = SwapFailed(at=15, swap_s=3.0, reason="timeout", detail="", **SWAPPED)
+SWAP_STARTED = event("SwapStarted", 12, to_model="b", from_models=("a",))
+SWAP_COMPLETED = event("SwapCompleted", 20, to_model="b", from_models=("a",), swap_s=10.0)
+SWAP_FAILED = event("SwapFailed", 15, to_model="b", from_models=("a",), swap_s=3.0)
 THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
 
 
 @for_each(
-    ("events", "spans"),
+    ("happened", "spans"),
     [
         ([*THREE, started(1, 1), started(3, 2), ended(5, 1), ended(8, 2)], [("a", "busy", 1, 8)]),
         # What goes on after a moment is one stretch, what begins after a pause another.
         ([*THREE, started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2)], [("a", "busy", 1, 6)]),
         ([*THREE, started(1, 1), ended(2, 1), started(20, 3)], [("a", "busy", 1, 2), ("a", "busy", 20, None)]),
         # A swap spans the unloading too, and residency begins where it ends.
-        ([DRIFTED, SWAP_STARTED, SWAP_COMPLETED], [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]),
+        ([drifted(0), SWAP_STARTED, SWAP_COMPLETED], [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]),
         ([SWAP_STARTED, SWAP_FAILED], [("b", "failed", 12, 15)]),
-        ([DRIFTED, replace(DRIFTED, at=7, appeared=("b",), vanished=("a",))], [("a", "resident", 0, 7), ("b", "resident", 7, None)]),
+        ([drifted(0), drifted(7, appeared=("b",), vanished=("a",))], [("a", "resident", 0, 7), ("b", "resident", 7, None)]),
     ],
 )
-def test_spans_say_what_was_in_memory_worked_or_was_swapped(events, spans):
-    assert shown(heard(*events), 30) == spans
+def test_spans_say_what_was_in_memory_worked_or_was_swapped(happened, spans):
+    assert shown(heard(*happened), 30) == spans
 
 
 def test_memory_is_brought_in_line_with_what_is_really_there():
-    timeline = heard(ResidencyDrifted(at=5, appeared=("gone",), vanished=()))
+    timeline = heard(drifted(5, appeared=("gone",)))
     timeline.settle({"here": 2.0}, 9.0)
     timeline.settle({"here": 2.0}, 10.0)
     assert sorted(shown(timeline, 11)) == [("gone", "resident", 5, 9.0), ("here", "resident", 2.0, None)]
@@ -91,13 +76,11 @@ def test_depths_keep_the_most_and_the_last_of_each_step_by_lane_and_an_item_that
     first, second = heard(queued(0, 1), queued(1, 2), internal[0], started(3, 1), ended(4, 2), internal[1]).depths(20)
     assert (first.external, first.external_last, first.internal, first.internal_last) == (2, 0, 1, 1)
     assert (second.external, second.internal, second.internal_last) == (0, 0, 0)
-    interruption = ItemInterrupted(at=15, attempt=1, interrupt_count=1, ran_s=5.0, **about(1))
-    timeline = heard(queued(0, 1), started(10, 1), interruption, queued(25, 2))  # ends the work; the item waits again
+    timeline = heard(queued(0, 1), started(10, 1), event("ItemInterrupted", 15, 1), queued(25, 2))  # ends the work; the item waits again
     assert shown(timeline, 30) == [("a", "busy", 10, 15)]
     assert [(mark.at, mark.model, mark.caller) for _, mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
     assert timeline.depths(30)[-1].external_last == 2
-    resent = ItemResent(at=2, attempt=1, reason="timeout", **about(1))
-    timeline = heard(queued(0, 1), started(1, 1), resent, started(3, 1), ended(4, 1))
+    timeline = heard(queued(0, 1), started(1, 1), event("ItemResent", 2, 1), started(3, 1), ended(4, 1))
     assert (timeline.depths(5)[-1].external_last, len(timeline.ended)) == (0, 1)
 
 
@@ -114,7 +97,9 @@ def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound
 
 TIMES: dict[str, Any] = {"accepted_wall_s": 1000.0, "ended_wall_s": 1010.0, "queue_s": 5.0, "swap_s": 0.0, "first_byte_s": 1.0}
 MORE: dict[str, Any] = {"backend_s": 4.0, "total_s": 10.0, "attempts": 1, "interrupt_count": 0, "status": 200}
-INVOCATION = Invocation(epoch=1, outcome=Outcome.COMPLETED, reason="", prompt_tokens=1, output_tokens=1, **about(7), **TIMES, **MORE)
+INVOCATION = Invocation(
+    epoch=1, outcome=Outcome.COMPLETED, reason="", task_type=None, prompt_tokens=1, output_tokens=1, **about(7), **TIMES, **MORE
+)
 SWAP = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
 
 

@@ -118,12 +118,12 @@ def simulate(
     if plot_file is not None and find_spec("matplotlib") is None:
         raise CommandFailed("--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of Hearth")
     if save_file is not None:
-        _write(save_file, trace_text(next(iter(workloads.values()))))
+        _write(save_file, trace_text(next(iter(workloads.values()))).encode())
     runs = run_policies(workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)])
     if json_file is not None:
-        _write(json_file, json.dumps(_as_json(runs)) + "\n")
+        _write(json_file, json.dumps(_as_json(runs)).encode() + b"\n")
     if plot_file is not None:
-        _plot(plot_file, runs)
+        _write(plot_file, _picture(runs))
     if "-" not in {str(json_file), str(save_file)}:
         _print(runs)
 
@@ -228,24 +228,18 @@ def _print(runs: Runs) -> None:
             console.print()
 
 
-def _plot(path: Path, runs: Runs) -> None:
+def _picture(runs: Runs) -> bytes:
     from hearth.simulation.plots import draw_means_png, draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
 
     if len(runs) > 1:
-        means_s = {name or "": {policy: summary(run).mean_wait_s for policy, run, _ in found} for name, found in runs.items()}
-        picture = draw_means_png(means_s)
-    else:
-        ((title, found),) = runs.items()
-        picture = draw_png({policy: run for policy, run, _ in found}, title=title)
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error
+        return draw_means_png({name or "": {policy: summary(run).mean_wait_s for policy, run, _ in found} for name, found in runs.items()})
+    ((title, found),) = runs.items()
+    return draw_png({policy: run for policy, run, _ in found}, title=title)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     try:
-        with click.open_file(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with click.open_file(path, "wb") as stream:
+            stream.write(content)
     except OSError as error:
         raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error
