@@ -151,7 +151,7 @@ class Schedule(Shell):
             self.pin(None if self.pinned is not None and chance < 0.5 else model)
         elif chance < 0.85:
             self.tell(inputs.ModelOrdered(model=model, comes=True))
-        elif model != self.pinned and not self.state.is_asked_for(model):
+        elif model != self.pinned and not self.state.waits_for(model) and not self.state.runs_on(model):
             self.tell(inputs.ModelOrdered(model=model, comes=False))
 
     def pause(self, *, paused: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hearth.events import ItemInterrupted
 from hearth.execution.request import Ticket
@@ -16,7 +16,7 @@ from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallRecord, Ending
-from tests.support.virtual_time import run_virtual, sleep_until
+from tests.support.virtual_time import AtOnce, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
 T = TypeVar("T")
@@ -27,14 +27,26 @@ PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_rest
 """Estimates, which learn from round to round, keep nothing from being stopped."""
 
 
-def winners_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> set[str]:
-    """Run a race `ROUNDS` times, each from an idle house; what it returns names the winner."""
+def one_model() -> House:
+    return House("a", resident=("a",), settings=PROMPT)
+
+
+def winners_of(
+    race: Callable[[Any, float], Awaitable[str]],
+    seed: int,
+    made: Callable[[], House] = one_model,
+    *,
+    rounds: int = ROUNDS,
+    apart_s: float = 10.0,
+) -> set[str]:
+    """Run a race so many times, each from an idle house; what it returns names the winner."""
 
     async def scenario() -> set[str]:
-        async with House("a", resident=("a",), settings=PROMPT) as house:
+        asyncio.get_running_loop().set_default_executor(AtOnce())
+        async with made() as house:
             winners = set[str]()
-            for number in range(ROUNDS):
-                start = 10.0 * (number + 1)
+            for number in range(rounds):
+                start = apart_s * (number + 1)
                 await sleep_until(start)
                 winners.add(await race(house, start))
                 await settle(4)

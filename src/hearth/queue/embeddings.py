@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from hearth.clock import new_id
 from hearth.config.settings import EmbeddingSettings
@@ -126,7 +126,7 @@ class EmbeddingBatcher(HandlingSink):
         self._held: dict[Key, Batch] = {}
         self._seats: dict[Sequence, Batch] = {}
         self._stopping = False
-        self._handlers = {DrainStarted: self._drain, GatewayStopping: self._stop}
+        self._handlers = {DrainStarted: self._stop, GatewayStopping: self._stop}
 
     # The way in.
 
@@ -233,17 +233,12 @@ class EmbeddingBatcher(HandlingSink):
         if isinstance(event, ItemDispatched):
             work.begin_attempt(work.attempt + 1, event.model or "", event.at)
             self._registry.dispatched(work, event.at)
-        elif isinstance(event, ItemInterrupted):
-            work.interrupts += 1
-            work.back_in_line()
-            self._emit(replace(event, attempt=work.attempt, interrupt_count=work.interrupts, **work.identity))
-        elif isinstance(event, ItemProtected):
-            self._emit(replace(event, interrupt_count=work.interrupts, **work.identity))
-        elif isinstance(event, ItemResent):
-            work.back_in_line()
-            self._emit(replace(event, attempt=work.attempt, **work.identity))
-        elif isinstance(event, ItemPromoted):
-            self._emit(replace(event, **work.identity))
+        elif isinstance(event, ItemInterrupted | ItemProtected | ItemResent | ItemPromoted):
+            work.interrupts += isinstance(event, ItemInterrupted)
+            if isinstance(event, ItemInterrupted | ItemResent):
+                work.back_in_line()
+            own: dict[str, Any] = {"attempt": work.attempt, "interrupt_count": work.interrupts}
+            self._emit(replace(event, **{name: value for name, value in own.items() if hasattr(event, name)}, **work.identity))
 
     def _settle(self, batch: Batch, ended: ItemEnded) -> None:
         try:
@@ -355,12 +350,9 @@ class EmbeddingBatcher(HandlingSink):
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""
         return {"held": sum(len(batch.members) for batch in self._held.values()), "calls_under_way": self._underway.total()}
 
-    def _drain(self, _: DrainStarted) -> None:
-        self._flush_all("stopping")
-
-    def _stop(self, _: GatewayStopping) -> None:
-        """The same; what arrives from now on is the queue's own to refuse."""
-        self._stopping = True
+    def _stop(self, event: DrainStarted | GatewayStopping) -> None:
+        """Nothing is held any more; what arrives once the gateway stops is the queue's own to refuse."""
+        self._stopping = self._stopping or isinstance(event, GatewayStopping)
         self._flush_all("stopping")
 
     @property

@@ -285,12 +285,6 @@ class Arrivals:
         """The habits of those who used a model last, the latest first."""
         return [habit for key in self._recent.get(model, ()) if (habit := self._habits.get(key)) is not None]
 
-    def unlearning(self) -> Arrivals:
-        """The same knowledge for a forecast, which learns nothing from what it makes up."""
-        twin = copy(self)
-        twin.learns = False
-        return twin
-
 
 def _note_last(known: dict[K, V], key: K, value: V) -> None:
     """Write as the latest of at most `MAX_HABITS`."""

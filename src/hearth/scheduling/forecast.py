@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import count
 
@@ -67,7 +68,8 @@ class _Shadow:
         for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced"):
             setattr(mine, name, getattr(state, name))
         mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
-        mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
+        mine.estimates, mine.arrivals = state.estimates.copied(), copy(state.arrivals)
+        mine.arrivals.learns = False  # nothing, from what is made up
         mine.residency = state.residency.copied(mine.estimates)
         mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
         for entry in waiting:

@@ -125,7 +125,7 @@ class Placement:
         """Do what the owner has ordered, as far as nothing that waits is in its way."""
         state = self._state
         for model in state.unwanted:
-            if model not in self._residents or state.is_asked_for(model):
+            if model not in self._residents or state.waits_for(model) or state.runs_on(model):
                 state.settle(model)
         idle = tuple(model for model in state.unwanted if state.is_there(model) and not self._left_alone(model))
         if idle and state.residency.swap is None and state.cleared_for is None:

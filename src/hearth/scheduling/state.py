@@ -125,10 +125,6 @@ class State:
         resident = self.residency.residents.get(model)
         return resident is not None and bool(resident.running)
 
-    def is_asked_for(self, model: str) -> bool:
-        """Does anything run on this model, or wait for exactly it that may start?"""
-        return self.waits_for(model) > 0 or self.runs_on(model)
-
     def near_tasks(self, now: float) -> Iterable[tuple[float, str]]:
         """The announced internal tasks so near that external work which would still run then is held back."""
         window_s = self.settings.scheduling.schedule_drain_minutes * 60

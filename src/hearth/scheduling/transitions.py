@@ -143,7 +143,7 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and not state.waiting.wants(item.model) and not state.runs_on(item.model):
             state.arrivals.came_back(item.caller, item.model, now)
-    entry = state.entries[item.sequence] = Entry.arrived(item)
+    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence))
     state.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))

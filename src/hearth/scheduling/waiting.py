@@ -52,11 +52,6 @@ class Entry:
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
     cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
 
-    @classmethod
-    def arrived(cls, item: QueueItem) -> Entry:
-        """A new item, last of its line unless it takes an earlier place."""
-        return cls(item, item.band, (0, item.arrived_at, item.sequence))
-
     @property
     def external(self) -> bool:
         """It may be interrupted for internal work."""
