@@ -43,7 +43,6 @@ STEPS = 8  # steps from one model to the next that are remembered of each caller
 RECENT = 4  # callers of a model that may be the next to come back to it
 FORMAT = 1
 MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
-_GENERATE = "generate"  # looked up once: in Python 3.11 that takes as long as calling a function
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -149,7 +148,7 @@ class Estimates:
         if model not in self._decode_tps and model in self._runs:
             return self._runs[model][1]
         output = 0.0
-        if item.kind is _GENERATE:
+        if item.kind == "generate":
             output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
             if item.max_tokens is not None and item.max_tokens < output:
                 output = item.max_tokens
@@ -165,7 +164,7 @@ class Estimates:
         Without a limit of its own an answer can fill the context of the model.
         """
         output = 0.0
-        if item.kind is _GENERATE:
+        if item.kind == "generate":
             output = max(UNBOUNDED_OUTPUT_TOKENS, context_tokens) if item.max_tokens is None else min(item.max_tokens, MOST)
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
-_INTERRUPTED, _EMBED = Band.INTERRUPTED, "embed"
-"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+_INTERRUPTED = Band.INTERRUPTED  # looked up once: in Python 3.11 that takes as long as calling a function
 
 PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
 
@@ -277,7 +276,7 @@ def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispat
     resident.running[item.sequence] = entry
     if item.model is not None or state.waiting.best_band(model) is None:
         resident.settled = True
-    if item.kind is _EMBED:
+    if item.kind == "embed":
         resident.embeds = True
     state.residency.used(resident, now)
     return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
