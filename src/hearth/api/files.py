@@ -222,10 +222,7 @@ class FilePages:
         return {"id": file_id, "object": "file", "deleted": True}
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
-        """Take a file; answered once it is on the disk. It counts once against the rate limit.
-
-        Raises UnsupportedMedia, BadRequest, BodyTooLarge, RateLimited, QueueFull (the store or the share), NoRoomForBodies, CallerGone.
-        """
+        """Take a file; answered once it is on the disk, and counted once against the rate limit."""
         batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
         declared = request.headers.values.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:

@@ -1,7 +1,6 @@
-"""The way in for batches: accepted once they are on the disk, cancelled once that is, and taken further in the background.
+"""The way in for batches: accepted once they are on the disk, cancelled once that is, and taken further in the background by one task.
 
-One task takes all open batches further, step by step; where each of them is, only the store knows. Whose batch it is, is the caller's to
-check.
+Where each of them is, only the store knows. Whose batch it is, is the caller's to check.
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ def place_of(job: Job) -> tuple[tuple[bool, int], int]:
 
 
 def next_job(heads: Sequence[Job], suspects: Sequence[Job], running: Sequence[Job], model: str | None) -> Job | None:
-    """The job to start now, None where none may.
-
-    Jobs of one task type start in their order: one waits behind an older one, and behind one that runs on another model.
+    """The job to start now, None where none may. One waits behind an older one of its type, and behind one that runs on another model.
 
     Args:
         heads: of the jobs whose time has come, the first of each lane, priority, task type and model.

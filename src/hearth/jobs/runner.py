@@ -1,7 +1,6 @@
-"""Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each.
+"""Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each. Here is only what is on its way.
 
-The store is the queue: here is only what is on its way. A start is on the disk before the job can do any harm; result and end are recorded
-together. Must never start a job that the store does not know as started.
+A start is on the disk before the job can do any harm; result and end are recorded together.
 """
 
 from __future__ import annotations

@@ -129,11 +129,7 @@ class Jobs(HandlingSink):
 
 
 def limits_of(settings: Settings, lane: Lane) -> StoreLimits:
-    """How much the store may keep of a caller in this lane, files included.
-
-    The internal lane may use all; external callers leave `jobs.internal_room_pct` of it free, and each of them has a share. Without keys
-    there is one caller only, so nothing is shared.
-    """
+    """How much the store may keep of a caller in this lane, files included; without keys there is one caller only, so nothing is shared."""
     jobs = settings.jobs
     max_bytes = jobs.max_stored_mib * MIB
     if lane is Lane.INTERNAL or not settings.auth.keys:
@@ -178,9 +174,8 @@ class TaskDoor:
         """Take a task; a second one of the same type and key is the first, until that has ended.
 
         Args:
-            request, endpoint: for a type of `jobs.task_types`: the body of an inference route, and which. It is on the disk on return.
-            run: for any other type: what to do, on a thread; it does not outlive the process.
-            priority: the band of a durable task, instead of what `priority_map` and `jobs.priority` say.
+            request, endpoint: of a type of `jobs.task_types`: the body of an inference route, and which; it is on the disk on return.
+            run: of any other type: what to do, on a thread; it does not outlive the process.
 
         Raises BadRequest, ModelNotFound, QueueFull, ShuttingDown, StorageUnavailable.
         """

@@ -1,7 +1,6 @@
 """Tells of the ends of jobs whoever asked to be told. What is still to be said is in the store, so a restart loses no message.
 
-At least once: a message that arrived but could not be noted as delivered comes again, with the same `webhook-id`. Never on the way of a
-job. `bootstrap` has it run beside the gateway.
+At least once: a message that arrived but could not be noted as delivered comes again, with the same `webhook-id`.
 """
 
 from __future__ import annotations

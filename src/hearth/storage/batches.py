@@ -1,7 +1,7 @@
 """Batches: where each of them is, and which of their requests are still to be done.
 
-Every change leaves one state by a guarded update, so that of two that would end a batch only one does. What a batch writes goes into two
-files that are filled from its beginning and get their ids, and with them their callers' eyes, in the transaction that ends it.
+Every change leaves one state by a guarded update. What a batch writes goes into two files, which get their ids, and with them their
+callers' eyes, in the transaction that ends it.
 """
 
 from __future__ import annotations

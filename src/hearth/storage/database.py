@@ -1,7 +1,6 @@
 """The database file of one running Hearth: its lock, its reserve, the only connection that ever writes to it, and copies of it.
 
-`Database.open` runs before the event loop takes requests; afterwards only the writer's thread may touch `connection`, `discard` and
-`reserve`. Never repairs, replaces or empties a file.
+Once it is open, only the writer's thread may touch `connection`, `discard` and `reserve`. Never repairs, replaces or empties a file.
 """
 
 from __future__ import annotations
@@ -220,9 +219,7 @@ def back_up(path: Path, target: Path) -> None:
 def restore(copy: Path, path: Path) -> Path | None:
     """Put a copy in the place of the database; returns where the former one is now.
 
-    Raises:
-        StorageBusy: a gateway runs on it.
-        StorageRefused: the copy is damaged, of another program or of a newer Hearth, or the disk is at fault. The database is unchanged.
+    Raises StorageBusy where a gateway runs on it, StorageRefused for a copy that may not be opened and where the disk is at fault.
     """
     prepare_directory(path)
     lock = lock_instance(path)

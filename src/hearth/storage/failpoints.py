@@ -1,8 +1,7 @@
-"""Places at which a test kills the process, before and after every commit, to see what must be true afterwards.
+"""Places at which a test kills the process, before and after every commit (docs/reliability.md). Switched off, `reach` does nothing.
 
-Off unless `HEARTH_FAILPOINTS` is in the environment of the start: `name=3` kills the process with SIGKILL when that place is reached for
-the third time, `name=3,other=1` at whichever comes first. Switched off, `reach` does nothing. What is proved with them:
-docs/reliability.md.
+`HEARTH_FAILPOINTS="name=3"` kills the process with SIGKILL when that place is reached for the third time, `name=3,other=1` at whichever
+comes first.
 """
 
 from __future__ import annotations

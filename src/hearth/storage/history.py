@@ -1,7 +1,7 @@
 """The history: a row for every request and swap that ended, what was learned, what was spent, and the hours that all of it adds up to.
 
-The writer calls `keeping` when it has nothing better to do: it adds rows up and forgets what is old or too much, a little at a time, so
-that no start or idle moment meets hours of deleting. What is not added up yet is read from the log itself.
+The writer calls `keeping` when it has nothing better to do: it adds rows up and forgets what is old or too much, a little at a time.
+What is not added up yet is read from the log itself.
 """
 
 from __future__ import annotations
@@ -278,10 +278,7 @@ _OLDEST = "DELETE FROM invocation_log WHERE id IN (SELECT id FROM invocation_log
 
 
 def keeping(*, retention_days: float, max_mib: float, clock: Clock, calendar: Calendar) -> Upkeep:
-    """Rows older than `retention_days` go; then the oldest of the log, for as long as the data exceeds `max_mib`.
-
-    Reservations that are still open are never forgotten, and nothing for its age while the wall clock is in doubt.
-    """
+    """Rows older than `retention_days` go, but no open reservation; then the oldest of the log, while the data exceeds `max_mib`."""
     retention_s = retention_days * DAY_S
 
     def step(connection: sqlite3.Connection) -> bool:

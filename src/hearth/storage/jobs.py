@@ -1,7 +1,6 @@
-"""Durable jobs. The table is the queue: what waits is asked of an index, and every change is one transaction.
+"""Durable jobs. The table is the queue: what waits is asked of an index, and each state is left by a guarded update.
 
-Each state is left by a guarded update, so that of two that would end a job only one does. The request is dropped in the transaction that
-ends its job; the result stays until `forget`.
+The request is dropped in the transaction that ends its job; the result stays until `forget`.
 """
 
 from __future__ import annotations
@@ -243,8 +242,7 @@ class JobTable(Table):
     async def recover(self, *, requeue: bool, max_attempts: int) -> tuple[frozenset[int], tuple[Job, ...]]:
         """Settle what dead processes left running: it waits again, or fails after `max_attempts`, or if it was sent and not `requeue`.
 
-        Returns:
-            The numbers of those that wait again, and the jobs that failed.
+        Returns the numbers of those that wait again, and the jobs that failed.
         """
         return await self._write("jobs.recover", partial(_recover, self.epoch, self.clock.wall(), requeue, max_attempts))
 

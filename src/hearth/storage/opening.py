@@ -147,13 +147,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def lock_instance(path: Path) -> int:
-    """Take the lock that a process holds for as long as it uses the database; close the descriptor to give it back.
+    """Take the lock of a process that uses the database: an advisory one on a file beside it, which the kernel takes back at the end.
 
-    Two processes that schedule one GPU and write one file would both be wrong. An advisory lock on a file beside the database (never on
-    the database, whose POSIX locks would be dropped with the descriptor); the kernel takes it back when the process ends, however it ends.
-    The file stays: removing it would let two processes lock two files of one name.
-
-    Raises StorageBusy where another process holds it, StorageRefused where the file cannot be made.
+    Close the descriptor to give it back. The file stays: removing it would let two processes lock two files of one name. Raises StorageBusy
+    where another process holds it, StorageRefused where the file cannot be made.
     """
     lock = path.with_name(path.name + ".lock")
     try:
@@ -271,9 +268,7 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
 def make_ready(path: Path, connection: sqlite3.Connection, migrations: Migrations, clock: Clock) -> tuple[int, float]:
     """Check the database, bring it up to date and note this start of the process, which proves that it can be written.
 
-    Returns:
-        The number of this start, which marks the rows of this process for ever; the latest time that an earlier process took for right,
-        the present one where there is none.
+    Returns the number of this start, and the latest time that an earlier process took for right, the present one where there is none.
     """
     inspect(path, connection, len(migrations))
     make_durable(connection)

@@ -68,11 +68,9 @@ CONFIRM_S = DAY_S
 class Calendar:
     """Whether the wall clock may be believed when something is to be deleted for its age.
 
-    A clock that is months ahead after an empty CMOS battery or a wrong setting makes everything look expired. The last time that was
-    believed is in the store; a clock that is ahead of it by more than `jump_s`, beyond the time that has passed while running, is in
-    doubt until it is right again, the owner confirms it, or a day has passed. A clock that was set back deletes nothing too early.
-
-    The event loop owns the state. The writer's thread asks `may_delete` only, which reads one tuple.
+    A clock that is months ahead after an empty CMOS battery makes everything look expired. One that is ahead of the last time that was
+    believed by more than `jump_s`, beyond the time that has passed while running, is in doubt until it is right again, the owner confirms
+    it, or a day has passed. The event loop owns the state; the writer's thread asks `may_delete` only, which reads one tuple.
     """
 
     def __init__(self, *, clock: Clock, believed_wall_s: float, jump_s: float, stamp: Callable[[float], None]) -> None:

@@ -93,9 +93,7 @@ class Backlog:
     def put_back(self, writes: list[Write]) -> list[Write]:
         """Return the writes of the last `take`, which could not be done, to the front, but for those that somebody waits for.
 
-        Returns:
-            Those, and the ones that waited behind them at that `take`: all would meet the same fate, and must learn of it now. What came
-            since then has not been tried, and is next.
+        Returns those, and the ones that waited behind them at that `take`: all would meet the same fate, and must learn of it now.
         """
         with self._changed:
             tried = [*writes, *self._popped(self._left_behind)]
@@ -119,12 +117,10 @@ class Backlog:
 def commit_together(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
     """Run all functions in order in one transaction; where one fails by its own doing, again with each behind its own savepoint.
 
-    Returns:
-        One result per function, the exception of each that raised. By then everything else is on the disk.
+    Returns one result per function, the exception of each that raised; by then everything else is on the disk.
 
-    Raises:
-        StorageUnavailable: the disk, not a function, is at fault. No function's effect is promised; after an error at the COMMIT itself
-            the transaction may nevertheless turn out to be there when the file is opened again.
+    Raises StorageUnavailable where the disk is at fault: no function's effect is promised, but after an error at the COMMIT itself the
+    transaction may turn out to be there when the file is opened again.
     """
     try:
         try:
@@ -181,10 +177,9 @@ class StorageHealth:
 
 
 class Writer:
-    """Group commit on a thread of its own.
+    """Group commit on a thread of its own: everything that has piled up while one transaction is being synced goes into the next one.
 
-    Everything that has piled up while one transaction is being synced goes into the next one, so that the rate of commits does not bound
-    the rate of jobs. A posted function may be run again after a failed attempt whose outcome is unknown: it must be idempotent.
+    A posted function may be run again after a failed attempt whose outcome is unknown: it must be idempotent.
     """
 
     def __init__(
@@ -225,13 +220,10 @@ class Writer:
         self._thread.start()
 
     def submit(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Run a function in a transaction and resolve with its result after the commit has reached the disk.
+        """Run a function in a transaction, also where the future is cancelled; it resolves with the result once that is on the disk.
 
-        Cancelling the future does not stop the function.
-
-        Returns:
-            A future that fails with StorageUnavailable when the disk does (the function may be submitted again; after a fault at the
-            commit itself it may turn out to have been done), else with whatever the function raised.
+        It fails with StorageUnavailable when the disk does (ask again; after a fault at the commit itself it may have been done), else
+        with whatever the function raised.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._backlog.add(Write(run=run, future=cast("asyncio.Future[object]", future))):
