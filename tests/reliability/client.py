@@ -110,3 +110,13 @@ class Caller:
         self.close()
         self._streams = None
         return None
+
+
+async def worked_off(url: str, history: History) -> None:
+    """Returns when everything that was asked for is accepted, and has ended."""
+    caller = Caller(url, history)
+    for wish in history.open():
+        assert await caller.submit(wish)
+    while not await caller.is_idle():
+        pass
+    caller.close()

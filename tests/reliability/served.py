@@ -19,12 +19,14 @@ from tests.support.patience import WITHIN_S
 from tests.support.processes import started
 
 CONFIG = """
-gpu: {{home_model: "", nvml: false}}
+gpu: {{home_model: "", nvml: false, parallel: 1}}
 backend: {{mode: ollama}}
 ollama: {{url: "{url}"}}
+queue: {{max_external_depth: 10000}}
 rate_limits: {{default: {{requests_per_minute: 100000000, requests_per_hour: 100000000}}}}
 server: {{log_format: json, shutdown_grace_s: 0.05}}
 """
+"""In front of a model server."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Phase = Callable[[list[dict[str, Any]]], bool]
 

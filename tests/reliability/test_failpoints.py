@@ -6,31 +6,39 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import signal
+import sqlite3
+import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from hearth.storage.failpoints import POINTS, parsed
-from tests.reliability.client import Caller, History, Wish
+from tests.reliability.client import Caller, History, Wish, worked_off
 from tests.reliability.judge import Judge, asked, require_order
 from tests.reliability.model_server import ModelServer
 from tests.reliability.nursery import Life
-from tests.reliability.places import IN_QUEUE, KILLS, SERVING, nth_of, takes_a_new_file
+from tests.reliability.served import CONFIG
+from tests.storage.house import open_database
 from tests.support.cases import for_each
 
-CONFIG = """
-gpu: {{home_model: "", nvml: false}}
-backend: {{mode: ollama}}
-ollama: {{url: "{url}"}}
-rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
+KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
+IN_QUEUE = 3
+"""Jobs on their way at one time, which is how many a stop puts back."""
+JOBS_CONFIG = """
 storage: {{path: "{path}", reserve_mib: 0}}
 jobs: {{max_attempts: 100, max_in_queue: {in_queue}, webhooks: {{allowed_hosts: [127.0.0.1], secret: only-for-these-tests}}}}
-server: {{log_format: json, shutdown_grace_s: 0.05}}
 """
+_BOOKS = ("ledger.", "estimates.", "storage.retention.", "jobs.forget.")
+BOOKS = tuple(name for name in POINTS if name.startswith(_BOOKS))
+"""Reached without a gateway, by `work.keep_books`."""
+_ONCE_A_LIFE = ("storage.create.", "storage.epoch.", "jobs.recover.", "ledger.orphans.")
 SRC = Path(__file__).parents[2] / "src" / "hearth"
 
 
@@ -51,6 +59,11 @@ def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
 def test_a_place_or_a_count_that_does_not_exist_is_refused(text):
     with pytest.raises(ValueError, match="HEARTH_FAILPOINTS"):
         parsed(text)
+
+
+def nth_of(point: str, kill: int) -> int:
+    """At which reach the process dies, another one each time."""
+    return 1 if point.startswith(_ONCE_A_LIFE) else (kill - 1) % (IN_QUEUE if "put_back" in point else 5) + 1
 
 
 @dataclass
@@ -115,15 +128,10 @@ class Owner:
         url = await life.url()
         assert url, "it did not start"
         self.model.holding = False
-        caller = Caller(url, self.history)
-        for wish in self.history.open():
-            assert await caller.submit(wish)
-        while not await caller.is_idle():
-            pass
+        await worked_off(url, self.history)
         while not self._told_all():
             self.model.moved.clear()
             await self.model.moved.wait()
-        caller.close()
         await life.end(signal.SIGTERM)
         assert life.orderly
 
@@ -133,15 +141,15 @@ class Owner:
         return all(self.model.told[self.history.accepted[key]] for key in keys)
 
 
-@pytest.mark.parametrize("point", SERVING)
+@pytest.mark.parametrize("point", [name for name in POINTS if name not in BOOKS])
 @pytest.mark.timeout(60 + 20 * KILLS)
 async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, point):
     async with ModelServer() as model:
         owner = Owner(model)
         for kill in range(1, KILLS + 1):
-            path = tmp_path / (f"{kill}.db" if takes_a_new_file(point) else "hearth.db")
+            path = tmp_path / (f"{kill}.db" if point.startswith(("storage.create.", "storage.migrate.")) else "hearth.db")
             config = tmp_path / "config.yaml"
-            config.write_text(CONFIG.format(url=model.url, path=path, in_queue=IN_QUEUE))
+            config.write_text((CONFIG + JOBS_CONFIG).format(url=model.url, path=path, in_queue=IN_QUEUE))
             judge = Judge(path=path, history=owner.history)
             nth = nth_of(point, kill)
             if "put_back" in point:
@@ -159,3 +167,71 @@ async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, 
         require_order(owner.history, model.arrivals)
         assert max(owner.ends.values(), default=1) == 1, "an end that was told twice"
         assert asked(path, "SELECT id FROM jobs WHERE webhook = 'failed'") == []
+
+
+# The commits that no gateway is needed for: money, learned numbers, old rows and old jobs.
+
+ROUNDS = 15
+OLD_SWAPS = 3000
+_SWAP = (
+    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
+)
+
+
+@dataclass
+class Promises:
+    """What all lives together said was on the disk."""
+
+    reserved: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
+    released: set[str] = field(default_factory=set)
+    accepted: set[str] = field(default_factory=set)
+    saved: int = -1
+
+    def add(self, life: Life) -> None:
+        for name in ("reserved", "settled", "released", "accepted"):
+            getattr(self, name).update(life.named(name))
+        self.saved = max(self.saved, *life.named("saved"), -1)
+
+    def judge(self, path: Path) -> None:
+        money = {row["id"]: (row["state"], row["settled_usd"]) for row in asked(path, "SELECT id, state, settled_usd FROM ledger")}
+        assert self.reserved <= set(money)
+        assert all(money[name] == ("settled", 0.5) for name in self.settled)
+        assert all(money[name] == ("released", None) for name in self.released)
+        states = {row["id"]: row["state"] for row in asked(path, "SELECT id, state FROM jobs")}
+        assert {name for name in self.accepted if name.startswith("open")} <= set(states), "a job that has not ended was forgotten"
+        assert all(state == "queued" for name, state in states.items() if str(name).startswith("open"))
+        learned = [json.loads(str(row["document"]))["number"] for row in asked(path, "SELECT document FROM estimates")]
+        assert max(learned, default=-1) >= self.saved
+        assert len(asked(path, "SELECT id FROM swaps WHERE ended_wall_s > 1")) == 1, "what is young was deleted"
+
+
+def add_old_rows(path: Path, life: int) -> None:
+    """Swaps that retention deletes."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(_SWAP, [(1000 + life, number, 1.0) for number in range(OLD_SWAPS)])
+
+
+@pytest.mark.parametrize("point", BOOKS)
+@pytest.mark.timeout(60 + 20 * KILLS)
+async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, point):
+    path, promises = tmp_path / "hearth.db", Promises()
+    open_database(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(_SWAP, (1000, 0, time.time()))
+    for kill in range(1, KILLS + 1):
+        add_old_rows(path, kill)
+        life = await nursery.birth(
+            "keep_books", failpoints=f"{point}={nth_of(point, kill)}", path=str(path), first=kill * ROUNDS, rounds=ROUNDS
+        )
+        await life.gone()
+        assert not life.orderly, f"{point} was not reached"
+        promises.add(life)
+        promises.judge(path)
+    last = await nursery.birth("keep_books", path=str(path), first=(KILLS + 1) * ROUNDS, rounds=1)
+    await last.gone()
+    assert last.orderly
+    promises.add(last)
+    promises.judge(path)
+    open_ones = asked(path, "SELECT id FROM ledger WHERE state = 'reserved' AND epoch < (SELECT MAX(epoch) FROM process)")
+    assert open_ones == [], "money of a dead process is still set aside"

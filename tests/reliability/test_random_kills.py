@@ -16,23 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.client import Caller, History, Wish
+from tests.reliability.client import Caller, History, Wish, worked_off
 from tests.reliability.judge import Judge, require_order
 from tests.reliability.model_server import ModelServer
 from tests.reliability.nursery import Life, Nursery
+from tests.reliability.served import CONFIG
 
 KILLS = int(os.environ.get("HEARTH_RANDOM_KILLS", "10"))
 JOBS = max(4_000, 100 * KILLS)
 CALLERS = 48
-CONFIG = """
-gpu: {{home_model: "", nvml: false, parallel: 1}}
-backend: {{mode: ollama}}
-ollama: {{url: "{url}"}}
-queue: {{max_external_depth: 10000}}
-rate_limits: {{default: {{requests_per_minute: 100000000, requests_per_hour: 100000000}}}}
+JOBS_CONFIG = """
 storage: {{path: "{path}", reserve_mib: 0}}
 jobs: {{max_attempts: 100, max_in_queue: 48, max_queued: 1000000}}
-server: {{log_format: json, log_level: info}}
 """
 
 
@@ -64,12 +59,7 @@ class Load:
         """Everything is accepted and worked off; then the gateway stops in order."""
         url = await life.url()
         await self.press(url, JOBS)
-        caller = Caller(url, self.history)
-        for wish in self.history.open():
-            assert await caller.submit(wish)
-        while not await caller.is_idle():
-            pass
-        caller.close()
+        await worked_off(url, self.history)
         await life.end(signal.SIGTERM)
         assert life.orderly
 
@@ -88,7 +78,7 @@ async def _kill_at_random(chance: random.Random, nursery: Nursery, directory: Pa
     config, load = directory / "config.yaml", Load()
     judge = Judge(path=directory / "hearth.db", history=load.history)
     async with ModelServer() as model:
-        config.write_text(CONFIG.format(url=model.url, path=judge.path))
+        config.write_text((CONFIG + JOBS_CONFIG).format(url=model.url, path=judge.path))
         for kill in range(1, KILLS + 1):
             life = await nursery.birth("serve", config=str(config))
             await _pressed(load, life, chance.random(), kill * JOBS // KILLS)

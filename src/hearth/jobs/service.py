@@ -179,18 +179,13 @@ class TaskDoor:
 
         Raises BadRequest, ModelNotFound, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        if task_type in self._settings.task_types:
-            return await self._durable(task_type, job_key, request, endpoint, priority)
-        if run is None:
-            raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: the function to call in a thread")
-        return self._at_once(task_type, job_key, run)
-
-    async def _durable(
-        self, task_type: str, job_key: str | None, request: Mapping[str, object] | None, endpoint: str | None, priority: Priority | None
-    ) -> Submitted:
+        settings = self._runtime.config.settings
+        if task_type not in settings.jobs.task_types:
+            if run is None:
+                raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: the function to call in a thread")
+            return self._at_once(task_type, job_key, run)
         if request is None:
             raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
-        settings = self._runtime.config.settings
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
         model = await self._worker.watch.resolve(envelope_of(path, body, settings).model)
