@@ -89,6 +89,7 @@ def nonsense(garbage: bytes) -> Script:
         (invalid("This organization has been disabled."), CloudUnavailable),
         (invalid("messages.2: `tool_use` ids were found: billing_7, credit balance"), BadRequest),
         (invalid("Tool 'spend_limit' not found in provided tools"), BadRequest),
+        (invalid("messages.0: a caller wrote: your credit balance is too low"), BadRequest),
         (refusal(401, "authentication_error"), CloudUnavailable),
         (refusal(402, "billing_error"), CloudUnavailable),
         (refusal(403, "permission_error"), CloudUnavailable),
