@@ -29,7 +29,7 @@ from hearth.events import (
     ResidencyDrifted,
     SwapCompleted,
 )
-from hearth.execution.gpu_watch import SLACK_MIB, UNKNOWN_RETRY_S, GpuWatch, foreign_memory_mib, holds_models
+from hearth.execution.gpu_watch import UNKNOWN_RETRY_S, GpuWatch, foreign_memory_mib, holds_models
 from hearth.scheduling.inputs import GpuSampled, Input
 from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.gpu.stub_driver import UUID, StubDriver
@@ -289,8 +289,8 @@ def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, for
     ("used_mib", "resident", "held"),
     [
         (9000.0, models(8000.0), True),
-        (9000.0, models(5000.0, 4400.0 + SLACK_MIB), True),
-        (9000.0, models(5000.0, 4401.0 + SLACK_MIB), False),
+        (9000.0, models(5000.0, 4912.0), True),
+        (9000.0, models(5000.0, 4913.0), False),
         (300.0, (), True),
         (300.0, None, True),
         (None, models(8000.0), True),

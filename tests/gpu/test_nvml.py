@@ -117,8 +117,8 @@ def test_numbers_that_cannot_be_true_are_unknown(driver: StubDriver, changed, un
         ({7: ("", None)}, {}, GpuProcess(pid=7, name="", used_mib=None)),
         ({7: ("a", MIB)}, None, GpuProcess(pid=7, name="a", used_mib=1.0)),
         ({7: ("game", 100 * MIB)}, {7: ("game", 300 * MIB)}, GpuProcess(pid=7, name="game", used_mib=300.0)),
+        ({7: ("game", 300 * MIB)}, {7: ("game", 100 * MIB)}, GpuProcess(pid=7, name="game", used_mib=300.0)),
     ],
-    ids=["what the driver hides is left out", "only programs that compute are listed", "one that computes and draws is one"],
 )
 def test_programs_are_listed_with_what_the_driver_says(driver: StubDriver, compute, graphics, listed):
     driver.processes, driver.graphics = compute, graphics or {}
