@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, Owner
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs, TaskDoor
-from hearth.observability.metrics import Live
+from hearth.observability.metrics import live_metrics
 from hearth.observability.records import EventFanout, EventRecords
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status
@@ -226,9 +227,9 @@ class Gateway:
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
-        now, worker = self.clock.monotonic(), self.worker
-        gpu, limits = worker.tracker.get_metrics(now), self.config.settings.queue
-        live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
+        now, state, settings = self.clock.monotonic(), self.worker.scheduler.state, self.config.settings
+        gpu, health, parts = self.worker.tracker.get_metrics(now), self.health(), self._parts()
+        live = partial(live_metrics, now=now, state=state, limits=settings.queue, gpu=gpu, health=health, parts=parts)
         return self.records.metrics.metrics(live)
 
     async def models(self) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hearth.api.status import Cancellation, cancel_caller
+from hearth.api.status import cancel_caller
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
 from hearth.errors import BadRequest, HearthError, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
@@ -139,13 +139,13 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
 async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(house):
     await house.started(jsonl(*lines(5)), "batch_1")
     assert (await house.batch("batch_1")).status == "validating"
-    assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=1)
-    assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=0)
+    assert await cancel_caller(house.gateway, "test") == ((), 0, 1)
+    assert await cancel_caller(house.gateway, "test") == ((), 0, 0)
     await house.started(jsonl(*lines(5, service_s=5.0)), "batch_2")
     theirs = await house.uploaded(jsonl(*lines(1)), caller="them")
     await house.started(jsonl(*lines(1)), "batch_3", caller="them", input_file_id=theirs)
     await sleep_until(3.0)
-    assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=5, batches=1)
+    assert await cancel_caller(house.gateway, "test") == ((), 5, 1)
     assert await house.outcome("batch_1") == ([], {})
     assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
     assert (await house.ended_batch("batch_3")).status == "completed"
@@ -160,7 +160,7 @@ async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled
     await asyncio.sleep(GATHER_S + 0.5)
     house.disk.latency_s = 0.0
     assert (await house.batch("batch_1")).completed == 0
-    assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=5, batches=1)
+    assert await cancel_caller(house.gateway, "test") == ((), 5, 1)
     assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, OllamaClaim
+from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, claim_ollama
 from hearth.cli.serve import StartBanner
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
@@ -152,24 +152,24 @@ async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_an
 def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ThreadPoolExecutor(8) as threads:
-        claims = list(threads.map(OllamaClaim, [f"http://{tmp_path}"] * 8))
-    assert sorted(f"(process {os.getpid()})" in claim.shared for claim in claims) == [False] + [True] * 7
-    for claim in claims:
-        claim.release()
+        claims = list(threads.map(claim_ollama, [f"http://{tmp_path}"] * 8))
+    assert sorted(f"(process {os.getpid()})" in shared for _, shared in claims) == [False] + [True] * 7
+    for claim, _ in claims:
+        claim.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
-    code = f"from hearth.bootstrap.assembly import OllamaClaim; c = OllamaClaim({url!r}); print('has it', flush=True); input()"
+    code = f"from hearth.bootstrap.assembly import claim_ollama; c = claim_ollama({url!r}); print('has it', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert f"(process {other.pid})" in OllamaClaim(url).shared
+        assert f"(process {other.pid})" in claim_ollama(url)[1]
         other.kill()
-    claim = OllamaClaim(url)
-    assert claim.shared == ""
-    claim.release()
+    claim, shared = claim_ollama(url)
+    assert shared == ""
+    claim.close()
 
 
 async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from hearth.api.status import Cancellation, cancel_caller, cancel_item, cancel_request
+from hearth.api.status import cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.job_types import JobEnd, JobState
@@ -25,8 +25,8 @@ from tests.worker.house import settle
 ONE_AT_A_TIME = with_jobs(max_in_queue=1)
 
 
-def jobs_cancelled(count: int) -> Cancellation:
-    return Cancellation(requests=(), jobs=count, batches=0)
+def jobs_cancelled(count: int) -> tuple[tuple[RequestId, ...], int, int]:
+    return ((), count, 0)
 
 
 def ends(house: JobHouse) -> dict[str, str]:
@@ -39,7 +39,7 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
         await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
     mine = house.submit("a", caller="me", request_id="req_mine")
     await sleep_until(1.0)
-    assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3, batches=0)
+    assert await cancel_caller(house.gateway, "me") == ((RequestId("req_mine"),), 3, 0)
     assert await cancel_caller(house.gateway, "me") == jobs_cancelled(0)
     assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
     assert house.ollama.calls[0].ended_at == 1.0
@@ -81,7 +81,7 @@ async def test_a_job_that_is_cancelled_frees_the_gpu_and_is_so_on_the_disk_when_
 
     async def cancel() -> object:
         if how == "caller":
-            return (await cancel_caller(house.gateway, "me")).jobs == 1
+            return (await cancel_caller(house.gateway, "me"))[1] == 1
         if how == "id":
             return await cancel_request(house.gateway, RequestId("job_1"), caller="me")
         return await cancel_item(house.gateway, Sequence(house.jobs.runner.sequence_of("job_1") or 0))

@@ -62,7 +62,7 @@ async def test_an_in_process_call_and_its_future_end_together(house: House, at_s
         for future in futures:
             assert future.cancel()
     else:
-        assert len((await cancel_caller(house.gateway, "script")).requests) == 2
+        assert len((await cancel_caller(house.gateway, "script"))[0]) == 2
     failed = await asyncio.gather(*futures, return_exceptions=True)
     assert {type(error) for error in failed} == {asyncio.CancelledError if by == "future" else CallerGone}
     assert (await kept).output == FULL_TEXT

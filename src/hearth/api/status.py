@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -27,15 +27,6 @@ from hearth.gateway import Gateway
 from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, Outcome, RequestId, Sequence, canonical_model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancellation:
-    """What was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches."""
-
-    requests: tuple[RequestId, ...]
-    jobs: int
-    batches: int
 
 
 async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
@@ -60,11 +51,14 @@ async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str
     return any(known) if known else None
 
 
-async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
-    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises StorageUnavailable: jobs are left."""
+async def cancel_caller(gateway: Gateway, caller: str) -> tuple[tuple[RequestId, ...], int, int]:
+    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises StorageUnavailable: jobs are left.
+
+    Returns what was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches.
+    """
     requests = tuple(gateway.worker.cancel_caller(caller))
     batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)  # before jobs: they bring new ones
-    return Cancellation(requests=requests, jobs=0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller), batches=batches)
+    return requests, 0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller), batches
 
 
 MAX_ROWS = 1000
@@ -226,8 +220,9 @@ class StatusPages:
         whose = caller.caller if query.caller is None else query.caller
         if whose != caller.caller and not caller.admin:
             raise Forbidden("this key can only cancel its own requests; others need an admin key")
-        gone = await cancel_caller(self._gateway, whose)
-        return {"caller": whose, "cancelled": len(gone.requests) + gone.jobs + gone.batches, **asdict(gone)}
+        requests, jobs, batches = await cancel_caller(self._gateway, whose)
+        gone = {"requests": requests, "jobs": jobs, "batches": batches}
+        return {"caller": whose, "cancelled": len(requests) + jobs + batches, **gone}
 
     async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
         """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""

@@ -127,9 +127,9 @@ def _gateway(
     path = config.settings.storage.path
     notes = () if log is None else open_directory(path, database_path(path, os.environ))
     if not identity.emulator:
-        claim = OllamaClaim(identity.url)
-        closing.callback(claim.release)
-        notes = (claim.shared, *notes) if claim.shared else notes
+        claim, shared = claim_ollama(identity.url)
+        closing.callback(claim.close)
+        notes = (shared, *notes) if shared else notes
     return Gateway(
         config=config,
         backend=backend,
@@ -163,30 +163,26 @@ def hearth_problem(url: str) -> str | None:
     return f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually http://127.0.0.1:11434"
 
 
-class OllamaClaim:
-    """Tells Hearths on this machine that share an Ollama of each other, by a name among the abstract sockets of Linux.
+def claim_ollama(url: str) -> tuple[socket.socket, str]:
+    """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine that share one know of each other.
 
-    No file is left behind, and the kernel takes the name back when the process ends.
+    Returns what holds it until it is closed, which the kernel does at the end of the process; and what to tell the owner, empty where
+    nobody else has the name.
     """
-
-    def __init__(self, url: str) -> None:
-        self.shared = ""
-        """What to tell the owner; empty where nobody else on this machine schedules that Ollama."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
-        try:
-            self._socket.bind(name)
-            self._socket.listen()
-        except OSError as error:  # any other than this one: then nothing is known of others
-            self.release()
-            if error.errno == errno.EADDRINUSE:
-                holder = _holder_of(name)
-                self.shared = (
-                    f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or they undo each other's swaps"
-                )
-
-    def release(self) -> None:
-        self._socket.close()
+    holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
+    try:
+        holding.bind(name)
+        holding.listen()
+    except OSError as error:  # any other than this one: then nothing is known of others
+        holding.close()
+        if error.errno == errno.EADDRINUSE:
+            holder = _holder_of(name)
+            return (
+                holding,
+                f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or they undo each other's swaps",
+            )
+    return holding, ""
 
 
 def _holder_of(name: bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
@@ -165,10 +165,9 @@ class Metrics(HandlingSink):
         self._add("hearth_embedding_calls_total", event.why)
         self._inputs.labels(self._model(event)).observe(event.inputs)
 
-    def metrics(self, live: Live | None = None) -> list[Metric]:
-        """Everything counted so far, and what `live` says of this moment; values that do not change afterwards."""
-        known = live_metrics(live, self._model_cap.of) if live is not None else []
-        return [*metrics_of(self._counts), *self._registry.collect(), *known]
+    def metrics(self, live: Callable[[LabelOf], list[Metric]] = lambda _: []) -> list[Metric]:
+        """Everything counted so far, and what `live` says of this moment (`live_metrics`); values that do not change afterwards."""
+        return [*metrics_of(self._counts), *self._registry.collect(), *live(self._model_cap.of)]
 
 
 class _Collected(Collector):
@@ -199,27 +198,25 @@ Rows = dict[str, dict[tuple[str, ...], float]]
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """Where this moment is read: `GpuTracker.get_metrics`, `Gateway.health`, and by key the other parts of the status; what is missing is
-    nowhere.
+def live_metrics(
+    label_of: LabelOf,
+    *,
+    now: float,
+    state: State,
+    limits: QueueSettings,
+    gpu: Mapping[str, object],
+    health: Mapping[str, object],
+    parts: Mapping[str, object],
+) -> list[Metric]:
+    """Every metric of this moment, from the scheduler's state and what the status shows of the GPU, of health and of the other parts.
+
+    `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
-
-    now: float
-    state: State
-    limits: QueueSettings
-    gpu: Mapping[str, object]
-    health: Mapping[str, object]
-    parts: Mapping[str, object]
-
-
-def live_metrics(live: Live, label_of: LabelOf) -> list[Metric]:
-    """Every metric of this moment; `label_of` gives the bounded name of a model. Rows with the same labels are added up."""
     rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
-    for read in (_gateway, _queue, _residency, _cloud, _status):
-        for name, labels, value in read(live, label_of):
-            if value is not None:
-                rows[name][labels] = rows[name].get(labels, 0.0) + value
+    gateway, queue = _gateway(state, health, parts, label_of), _queue(state, limits, now, label_of)
+    for name, labels, value in chain(gateway, queue, _residency(state, gpu, label_of), _cloud(parts), _status(gpu, health, parts)):
+        if value is not None:
+            rows[name][labels] = rows[name].get(labels, 0.0) + value
     return metrics_of(rows)
 
 
@@ -235,13 +232,13 @@ def metrics_of(rows: Rows) -> list[Metric]:
     return metrics
 
 
-def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
-    state, backend, config = live.state, _part(live.health, "backend"), _part(live.health, "config")
-    yield "hearth_build_info", (_text(live.health, "version"), _text(backend, "mode"), _text(backend, "version")), 1.0
+def _gateway(state: State, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf) -> Iterator[Reading]:
+    backend, config = _part(health, "backend"), _part(health, "config")
+    yield "hearth_build_info", (_text(health, "version"), _text(backend, "mode"), _text(backend, "version")), 1.0
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
-    yield "hearth_ready", (), live.health.get("status") == "ok"
+    yield "hearth_ready", (), health.get("status") == "ok"
     yield "hearth_mode_active", (), state.active
-    yield "hearth_draining", (), state.draining or bool(_part(live.parts, "orders").get("draining"))
+    yield "hearth_draining", (), state.draining or bool(_part(parts, "orders").get("draining"))
     yield "hearth_paused", (Lane.EXTERNAL.value,), state.paused
     if state.pinned_name is not None:
         yield "hearth_pinned", (label_of(state.pinned_name),), 1.0
@@ -249,38 +246,38 @@ def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
     yield "hearth_config_restart_pending", (), len(_listed(config, "restart_pending"))
 
 
-def _queue(live: Live, label_of: LabelOf) -> Iterator[Reading]:
-    waiting = live.state.waiting
+def _queue(state: State, limits: QueueSettings, now: float, label_of: LabelOf) -> Iterator[Reading]:
+    waiting = state.waiting
     for band, lane in _LANE_OF.items():
         labels = lane.value, band.name.lower()
         yield "hearth_queue_depth", labels, waiting.ahead_of(band) - (waiting.ahead_of(Band(band - 1)) if band else 0)
         # The head of a line is its oldest, except where the latest interrupted goes first.
         entries = waiting.in_order(band) if band is Band.INTERRUPTED else waiting.heads(band)
-        yield "hearth_queue_oldest_age_seconds", labels, max((live.now - entry.item.arrived_at for entry in entries), default=0.0)
-    yield "hearth_queue_limit", (Lane.INTERNAL.value,), live.limits.max_internal_depth
-    yield "hearth_queue_limit", (Lane.EXTERNAL.value,), live.limits.max_external_depth
+        yield "hearth_queue_oldest_age_seconds", labels, max((now - entry.item.arrived_at for entry in entries), default=0.0)
+    yield "hearth_queue_limit", (Lane.INTERNAL.value,), limits.max_internal_depth
+    yield "hearth_queue_limit", (Lane.EXTERNAL.value,), limits.max_external_depth
     for model in waiting.models():
         yield "hearth_queue_model_depth", (label_of(model or ANY_MODEL),), waiting.wants(model)
-    for (model, band), count in live.state.rounds.items():
+    for (model, band), count in state.rounds.items():
         yield "hearth_packing_rounds_total", (label_of(model), band.name.lower()), count
-    for model, resident in live.state.residency.residents.items():
+    for model, resident in state.residency.residents.items():
         for lane in Lane:
             running = sum(entry.item.lane is lane for entry in resident.running.values())
             yield "hearth_requests_running", (lane.value, label_of(model)), running
 
 
-def _residency(live: Live, label_of: LabelOf) -> Iterator[Reading]:
-    for resident in live.state.residency.latest_first:
+def _residency(state: State, gpu: Mapping[str, object], label_of: LabelOf) -> Iterator[Reading]:
+    for resident in state.residency.latest_first:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
         yield "hearth_model_reserved_bytes", (model,), None if reserved_mib is None else reserved_mib * MIB
         yield "hearth_model_slots", (model,), resident.parallel
-    yield "hearth_swap_in_progress", (), live.gpu.get("current_swap") is not None
-    yield "hearth_models_offloaded", (), len(_listed(live.gpu, "offloaded_models"))
+    yield "hearth_swap_in_progress", (), gpu.get("current_swap") is not None
+    yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
 
 
-def _cloud(live: Live, _: LabelOf) -> Iterator[Reading]:
-    cloud = _part(live.parts, "cloud")
+def _cloud(parts: Mapping[str, object]) -> Iterator[Reading]:
+    cloud = _part(parts, "cloud")
     yield "hearth_cloud_up", (), {"ready": 1.0, "down": 0.0}.get(_text(cloud, "state"))
     yield "hearth_cloud_requests_running", (), len(_listed(cloud, "running")) if cloud else None
     for lane, prefix in (Lane.EXTERNAL, ""), (Lane.INTERNAL, "internal_"):
@@ -288,19 +285,18 @@ def _cloud(live: Live, _: LabelOf) -> Iterator[Reading]:
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _status(live: Live, _label_of: LabelOf) -> Iterator[Reading]:
-    health = {part: live.health.get(part) for part in ("backend", "config")}
-    every: Mapping[str, object] = {**live.parts, **health, "gpu": live.gpu, "health": live.health}
+def _status(gpu: Mapping[str, object], health: Mapping[str, object], parts: Mapping[str, object]) -> Iterator[Reading]:
+    every = {**parts, "backend": health.get("backend"), "config": health.get("config"), "gpu": gpu, "health": health}
     for family in FAMILIES.values():
         part, _, key = family.at.partition(".")
         if key:
             yield family.name, (), _number(_part(every, part), key, family.factor)
-    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(live.gpu, "readings"))
-    store = _part(live.parts, "storage")
+    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(gpu, "readings"))
+    store = _part(parts, "storage")
     yield "hearth_store_up", (), _text(store, "state") == "ok" if store else None
-    for alert in _listed(_part(live.parts, "alerts"), "active"):
+    for alert in _listed(_part(parts, "alerts"), "active"):
         yield "hearth_alerts_active", (str(alert["type"]),), 1.0
-    for phase, requests in _part(_part(live.parts, "latency"), "under_way").items():
+    for phase, requests in _part(_part(parts, "latency"), "under_way").items():
         yield "hearth_requests_under_way", (phase,), _number(requests, "requests")
         yield "hearth_requests_under_way_oldest_seconds", (phase,), _number(requests, "oldest_s")
 
