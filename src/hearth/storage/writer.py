@@ -37,7 +37,7 @@ HARMLESS = frozenset({"locked", "disk_full", "file_moved"})
 """After these the connection is as good as before; after any other it is opened anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Write:
     """A function to run on the database; `future` is None where nobody waits for it."""
 
