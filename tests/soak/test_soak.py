@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import linear_regression
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import aiohttp
 import pytest
 
-from tests.faults.serving import Serving
+from tests.reliability.served import Process
 from tests.soak.callers import Callers
 from tests.soak.model_server import CARD_GIB, FAULTS, HOME, SLOTS, Bench, ModelServer, rehearsal
 
@@ -38,7 +39,6 @@ backend: {{mode: ollama}}
 ollama: {{url: "{url}", first_byte_timeout_s: 15}}
 queue: {{max_external_depth: 1000}}
 rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
-storage: {{path: "{database}", reserve_mib: 0}}
 jobs: {{max_attempts: 50, keep_results_days: 1}}
 server: {{log_format: json, log_level: info}}
 """
@@ -93,29 +93,24 @@ class Gateway:
     def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
         self.config, self._database = directory / "config.yaml", directory / "hearth.db"
         self._session = session
-        self.config.write_text(CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server, database=self._database))
-        self._serving: Serving
-
-    @property
-    def url(self) -> str:
-        return self._serving.url
+        self._text = CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server)
+        self._stack = AsyncExitStack()
+        self._process: Process
+        self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._serving = await Serving.start(self.config)
-        await self._serving.listening()
+        self._process = await self._stack.enter_async_context(Process.start(self.config.parent, self._text, options=()))
+        self.url = await self._process.url()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        process = self._serving.process
-        try:
-            assert (process.returncode or await self._serving.end(signal.SIGTERM)) == 0, self.complaints()
-        finally:
-            if process.returncode is None:
-                process.kill()
+        async with self._stack:
+            assert self._process.process.returncode is None, self.complaints()
+            await self._process.ended_s(signal.SIGTERM, 0)
 
     def complaints(self) -> str:
         """Warnings and worse of its log."""
-        return "\n".join(map(str, (line for line in self._serving.said if line["level"] != "info")))
+        return "\n".join(map(str, (line for line in self._process.said if line["level"] != "info")))
 
     async def numbers(self) -> dict[str, float]:
         """Every line of its page of metrics by its name with its labels."""
