@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Any
 
 from hearth import events
@@ -98,20 +97,30 @@ def breached(breach: Breach, at: float) -> Alert:
 
 
 Rule = Callable[[Any], tuple[Alert, ...]]
+Text = str | Callable[[Any], str]
+"""A sentence with an event's fields in braces (`{down}`: `down_s` as people say it), or what makes one of the event."""
 
 
-def _begins(kind: AlertType, text_of: Callable[[Any], str], severity: Severity = Severity.ERROR) -> Rule:
+def _said(text: Text, event: Any) -> str:  # noqa: ANN401 - of the kind that the text is for
+    if not isinstance(text, str):
+        return text(event)
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    durations = {name.removesuffix("_s"): _duration(value) for name, value in values.items() if name.endswith("_s")}
+    return text.format(**durations, **{name: shown(value) if isinstance(value, str) else value for name, value in values.items()})
+
+
+def _begins(kind: AlertType, text: Text, severity: Severity = Severity.ERROR) -> Rule:
     """A condition that goes on until another rule ends it."""
-    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=text_of(event)),)
+    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=_said(text, event)),)
 
 
-def _ends(kind: AlertType, text_of: Callable[[Any], str]) -> Rule:
-    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=text_of(event)),)
+def _ends(kind: AlertType, text: Text) -> Rule:
+    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=_said(text, event)),)
 
 
-def _happens(kind: AlertType, text_of: Callable[[Any], str], subject: str = "") -> Rule:
+def _happens(kind: AlertType, text: Text, subject: str = "") -> Rule:
     """Something without an end; `subject` names the field that says whom it is about."""
-    return lambda event: (Alert(type=kind, subject=str(getattr(event, subject)) if subject else "", at=event.at, text=text_of(event)),)
+    return lambda event: (Alert(type=kind, subject=str(getattr(event, subject)) if subject else "", at=event.at, text=_said(text, event)),)
 
 
 def _is_loaded(model: str, at: float) -> Alert:
@@ -173,87 +182,69 @@ def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
     return (Alert(type=AlertType.INTERNAL_FAULT, subject=event.where, at=event.at, severity=Severity.ERROR, text=text),)
 
 
-RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
-    {
-        events.BackendWentDown: _begins(
-            AlertType.BACKEND_DOWN,
-            lambda it: f"The model server does not answer ({shown(it.reason, REASON_CHARS)}). Requests wait for it and then get 503.",
-        ),
-        events.BackendCameUp: _ends(AlertType.BACKEND_DOWN, lambda it: f"The model server answers again after {_duration(it.down_s)}."),
-        events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
-        events.ItemDiverged: _happens(
-            AlertType.REPLAY_DIVERGED,
-            lambda it: (
-                f"An answer of {shown(it.model or 'a model')} to {shown(it.caller)} could not continue after an interruption; "
-                "the caller got a retryable error."
-            ),
-            "caller",
-        ),
-        events.SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _offload(it.to_model, it.at, offloaded=it.offloaded)),
-        events.SwapFailed: _swap_failed,
-        events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
-        events.ResidencyDrifted: _drifted,
-        events.GpuLost: _begins(
-            AlertType.GPU_LOST,
-            lambda it: f"The GPU can no longer be read ({shown(it.reason)}). If models fail too, the machine may need a restart.",
-        ),
-        events.GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
-        events.GpuOverheated: _begins(
-            AlertType.GPU_HOT,
-            lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit is {it.limit_c:.0f} °C.",
-            Severity.WARNING,
-        ),
-        events.GpuCooledDown: _ends(
-            AlertType.GPU_HOT, lambda it: f"The GPU has cooled to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."
-        ),
-        events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
-        events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
-        events.CloudWentDown: _begins(
-            AlertType.CLOUD_DOWN,
-            lambda it: f"Claude refuses requests ({shown(it.reason)}); Hearth tries again in {_duration(it.retry_s)}, or after a reload.",
-        ),
-        events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
-        events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
-        events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A valid configuration is in force."),
-        events.StorageFailed: _begins(
-            AlertType.STORAGE_FAILED,
-            lambda it: f"The request log cannot be written ({shown(it.reason)}). Requests continue.",
-        ),
-        events.StorageRecovered: _ends(
-            AlertType.STORAGE_FAILED,
-            lambda it: f"The request log can be written again.{f' {it.dropped} entries were lost.' if it.dropped else ''}",
-        ),
-        events.ClockDoubted: _begins(
-            AlertType.CLOCK_DOUBTED,
-            lambda it: (
-                f"The clock jumped ahead by {it.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, "
-                "or for a day. If the time is right: hearth admin confirm-clock."
-            ),
-            Severity.WARNING,
-        ),
-        events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is trusted again; old entries are deleted."),
-        events.DiskRanLow: _begins(
-            AlertType.DISK_LOW,
-            lambda it: f"The disk of the log has {it.free_mib:.0f} MiB left; {it.limit_mib:.0f} MiB is the limit set.",
-            Severity.WARNING,
-        ),
-        events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
-        events.LoopLagged: _happens(
-            AlertType.LOOP_LAG,
-            lambda it: f"Hearth was blocked for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. All requests waited.",
-        ),
-        events.KeysTried: _happens(
-            AlertType.WRONG_KEYS,
-            lambda it: (
-                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: a program with an old key, or someone who guesses. "
-                "Valid keys are still accepted."
-            ),
-            "peer",
-        ),
-        events.ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, "peer"),
-        events.InternalFault: _fault,
-    }
-)
+def _unreachable(event: events.BackendWentDown) -> str:
+    return f"The model server does not answer ({shown(event.reason, REASON_CHARS)}). Requests wait for it and then get 503."
+
+
+def _diverged(event: events.ItemDiverged) -> str:
+    answer = f"An answer of {shown(event.model or 'a model')} to {shown(event.caller)}"
+    return f"{answer} could not continue after an interruption; the caller got a retryable error."
+
+
+def _ahead(event: events.ClockDoubted) -> str:
+    until = "Nothing old is deleted until it is confirmed, or for a day. If the time is right: hearth admin confirm-clock."
+    return f"The clock jumped ahead by {event.ahead_s / 86_400:.0f} days. {until}"
+
+
+def _writable(event: events.StorageRecovered) -> str:
+    return f"The request log can be written again.{f' {event.dropped} entries were lost.' if event.dropped else ''}"
+
+
+RULES: Mapping[type[events.Event], Rule] = {
+    events.BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable),
+    events.BackendCameUp: _ends(AlertType.BACKEND_DOWN, "The model server answers again after {down}."),
+    events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
+    events.ItemDiverged: _happens(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
+    events.SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _offload(it.to_model, it.at, offloaded=it.offloaded)),
+    events.SwapFailed: _swap_failed,
+    events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
+    events.ResidencyDrifted: _drifted,
+    events.GpuLost: _begins(
+        AlertType.GPU_LOST, "The GPU can no longer be read ({reason}). If models fail too, the machine may need a restart."
+    ),
+    events.GpuRecovered: _ends(AlertType.GPU_LOST, "The GPU is back after {lost}."),
+    events.GpuOverheated: _begins(
+        AlertType.GPU_HOT, "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.", Severity.WARNING
+    ),
+    events.GpuCooledDown: _ends(AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."),
+    events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
+    events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
+    events.CloudWentDown: _begins(
+        AlertType.CLOUD_DOWN, "Claude refuses requests ({reason}); Hearth tries again in {retry}, or after a reload."
+    ),
+    events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, "Claude answers again after {down}."),
+    events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
+    events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
+    events.StorageFailed: _begins(AlertType.STORAGE_FAILED, "The request log cannot be written ({reason}). Requests continue."),
+    events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
+    events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, Severity.WARNING),
+    events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."),
+    events.DiskRanLow: _begins(
+        AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.", Severity.WARNING
+    ),
+    events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."),
+    events.LoopLagged: _happens(
+        AlertType.LOOP_LAG, "Hearth was blocked for {lag_s:.1f} s: the machine is overloaded, or there is a defect. All requests waited."
+    ),
+    events.KeysTried: _happens(
+        AlertType.WRONG_KEYS,
+        "{wrong} requests with a wrong key came from {peer}: a program with an old key, or someone who guesses. "
+        "Valid keys are still accepted.",
+        "peer",
+    ),
+    events.ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, "peer"),
+    events.InternalFault: _fault,
+}
 
 
 def _usd(amount: float) -> str:
