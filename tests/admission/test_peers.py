@@ -122,7 +122,9 @@ def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_
     assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (peer, bound, admitted, 1)
 
 
-def test_some_of_the_refused_wait_for_their_answer_and_who_leaves_makes_room():
+def test_every_total_has_room_for_everybody_alone_and_some_of_the_refused_wait_for_their_answer_and_who_leaves_makes_room():
+    for connections in (1, 2, 3, 7, 8, 64, 4096):
+        assert [Shares(ConnectionLimits.sharing(connections)).fill(peer, 1) for peer in (THIS_MACHINE, PEER)] == [1, 1]
     shares = Shares()
     enter, leave = shares.connections.enter, shares.connections.leave
     shares.fill(PEER, 20)
@@ -160,9 +162,3 @@ def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(steps
         assert max([0, *(count for peer, count in inside.items() if peer != THIS_MACHINE)]) <= LIMITS.one_machine
         assert inside[THIS_MACHINE] <= LIMITS.this_machine
         assert inside.total() - inside[THIS_MACHINE] <= LIMITS.all_others
-
-
-@for_each("connections", [1, 2, 3, 7, 8, 64, 4096])
-def test_every_total_has_room_for_everybody_alone(connections):
-    limits = ConnectionLimits.sharing(connections)
-    assert [Shares(limits).fill(peer, 1) for peer in (THIS_MACHINE, PEER)] == [1, 1]

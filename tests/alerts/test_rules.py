@@ -21,8 +21,8 @@ LOADED = "swap_failed of word ends: word is loaded."
 ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
     (ev.BackendWentDown, {}, ["backend_down begins, error: The model server does not answer (word)."]),
     (ev.BackendCameUp, {"down_s": 90.0}, ["backend_down ends: The model server answers again after 90 s."]),
-    (ev.BackendCameUp, {"down_s": 600.0}, ["backend_down ends: The model server answers again after 10 min."]),
-    (ev.BackendCameUp, {"down_s": 9000.0}, ["backend_down ends: The model server answers again after 2.5 h."]),
+    (ev.BackendCameUp, {"down_s": 120.0}, ["backend_down ends: The model server answers again after 2 min."]),
+    (ev.BackendCameUp, {"down_s": 7200.0}, ["backend_down ends: The model server answers again after 2.0 h."]),
     (ev.ItemProtected, {}, ["starvation of word: A request of word for word was interrupted 3 times."]),
     (ev.ItemDiverged, {}, ["replay_diverged of word: An answer of word to word could not continue after an interruption"]),
     (ev.SwapCompleted, {}, [LOADED, "model_offloaded of word begins: word does not fit on the GPU."]),
