@@ -89,6 +89,18 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_li
         assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
 
 
+def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(hearth, file, stub):
+    stub.put("/api/tags", {"models": [{"name": "here:1b"}]})
+    for name, url, says in (
+        ("HERE:1b", stub.url, ""),
+        ("a:1b", stub.url, "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n"),
+        ("a:1b", "http://127.0.0.1:9", "warning: gpu.home_model: Ollama does not answer at http://127.0.0.1:9, so it is unknown"),
+    ):
+        file.write_text(f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n")
+        result = hearth("config", "check", str(file))
+        assert (result.exit_code, result.stderr[: len(says) or None]) == (0, says)
+
+
 def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_schema_and_example_what_they_say(hearth, file):
     file.write_text(f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
     result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")

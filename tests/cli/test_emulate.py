@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import signal
 import socket
-import urllib.error
-import urllib.request
 
-import pytest
+import httpx
 
 from hearth.cli.emulate import models_table, read_models, run_emulator, until_stopped
 from hearth.cli.views import console_for
@@ -22,22 +19,14 @@ from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 
-def opened(url: str, body: bytes | None = None) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, data=body), timeout=WITHIN_S) as answer:
-        read: bytes = answer.read()
-    return read
-
-
 async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_says_what_the_models_can_do():
     said, speed, quirk = io.StringIO(), 20.0, "busy-503=1"
     emulator = Emulator(read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk]))
 
     def ask(url: str) -> None:
-        assert "llama3.1:8b" in [model["name"] for model in json.loads(opened(f"{url}/api/tags"))["models"]]
-        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
-            opened(f"{url}/api/generate", b'{"model":"llama3.1:8b"}')
-        caught.value.close()
+        with httpx.Client(base_url=url, trust_env=False, timeout=WITHIN_S) as client:
+            assert "llama3.1:8b" in [model["name"] for model in client.get("/api/tags").json()["models"]]
+            assert client.post("/api/generate", json={"model": "llama3.1:8b"}).status_code == 503
 
     async def stopped() -> None:
         await asyncio.to_thread(ask, said.getvalue().split("listens on ")[1].split(",")[0])

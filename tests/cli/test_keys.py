@@ -57,7 +57,7 @@ TEXTS = [
     f"auth:\n  keys:\n  # the first\n  - name: old\n    sha256: {B}  # made in May\n\n# the queue\nqueue: {{}}\n",
     f"auth:\n    keys:\n      - name: old\n        sha256: {B}\n        models: [a,\n          b]\n      # the last",
     f"auth:\n  keys:\n  - {{name: old, sha256: {B}}}\n  - name: other\n    sha256: {'c' * 64}\n    models:\n    - a\n",
-    f"auth:\r\n  keys:\r\n  - name: old # x\r\n    sha256: {B}",
+    f"auth:\r\n  keys:\r\n  - name: old # x\r\n    sha256: {B}\r\n",
     "{}\n",
 ]
 
@@ -67,6 +67,7 @@ def test_a_key_is_added_and_removed_again_and_every_comment_stays(text):
     before = re.findall(r"name: (\w+)", text)
     added = with_key(text, ENTRY)
     assert names(added) == [*before, "new"]
+    assert "\r\n" not in text or re.search(r"(?<!\r)\n", added) is None
     assert set(text.splitlines()) - set(added.splitlines()) <= {"{}", "auth: {}  # none yet", "  keys: []  # none yet"}
     assert re.findall("# .*", added) == re.findall("# .*", text)
     removed = without_key(added, "new")

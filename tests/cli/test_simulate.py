@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from io import StringIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -166,24 +168,12 @@ def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
     assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
 
 
-class Ticking:
-    """A clock that goes on by `step_s` at each look."""
-
-    def __init__(self, step_s: float) -> None:
-        self._now, self._step_s = 0.0, step_s
-
-    def monotonic(self) -> float:
-        self._now += self._step_s
-        return self._now
-
-    def wall(self) -> float:
-        return self._now
-
-
 @for_each(("step_s", "terminal", "drawn"), [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)])
 def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal, drawn):
     out = StringIO()
-    with progress_bar(Console(file=out, force_terminal=terminal, width=80), Ticking(step_s), 100) as show:
+    with progress_bar(
+        Console(file=out, force_terminal=terminal, width=80), SimpleNamespace(monotonic=count(0.0, step_s).__next__), 100
+    ) as show:
         show(0, 50)
         show(50, 1)
     assert ("simulating" in out.getvalue(), "51%" in out.getvalue()) == (drawn, drawn)
