@@ -8,8 +8,7 @@ from typing import Any
 
 from hearth import events
 from hearth.events import Event
-from hearth.observability.requests import RequestTracker
-from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
+from hearth.observability.requests import ENDED_KEPT, JOIN_S, SPAN_S, RequestTracker, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
 from tests.observability.samples import sample
 from tests.support.cases import for_each

@@ -10,8 +10,7 @@ import pytest
 from hearth import events as ev
 from hearth.bootstrap.assembly import join_latency
 from hearth.observability.metric_families import MODELS
-from hearth.observability.requests import KEPT, PHASES, SPAN_S, TTL_S, RequestTracker, seconds_of
-from hearth.observability.timeline import Timeline
+from hearth.observability.requests import KEPT, PHASES, SPAN_S, TTL_S, RequestTracker, Timeline, seconds_of
 from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
 from tests.observability.samples import ended, sample
 from tests.observability.test_metrics import number

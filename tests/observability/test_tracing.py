@@ -27,8 +27,7 @@ from hearth.config.loading import parse_config
 from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, Settings, TelemetrySettings
 from hearth.errors import ConfigError
 from hearth.events import Event, ItemDispatched, ItemQueued, TelemetryFailed, TelemetryRecovered
-from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
-from hearth.observability.timeline import Timeline
+from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker, Timeline
 from hearth.observability.tracing import CLOSE_TIMEOUT_S, GIVING_UP_TIMEOUT_S, OtlpTraces
 from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber

@@ -10,8 +10,7 @@ from typing import Any
 
 from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
 from hearth.observability.metrics import Metrics
-from hearth.observability.requests import RequestTracker
-from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
+from hearth.observability.requests import RECALLED_ROWS, SPAN_S, RequestTracker, Timeline
 from hearth.ports import EventSink, HandlingSink, InvocationHistory
 from hearth.types import EndedCount, Lane, Outcome
 

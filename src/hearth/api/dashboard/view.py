@@ -14,7 +14,7 @@ from hearth.events import ItemEnded
 from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.service import Jobs
-from hearth.observability.timeline import DEPTH_STEP_S
+from hearth.observability.requests import DEPTH_STEP_S
 from hearth.queue.forecaster import Forecaster
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Resident
