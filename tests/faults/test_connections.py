@@ -151,26 +151,24 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
         writer.transport.abort()
 
 
-async def test_a_body_that_follows_an_offer_of_http_2_is_read():
+@for_each(
+    ("fields", "told_first"),
+    [(b"Connection: Upgrade, HTTP2-Settings\r\n" + OFFERS[0], b""), (b"Expect: 100-continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n")],
+)
+async def test_a_body_that_comes_after_its_head_is_read_also_behind_an_offer_of_http_2_and_where_its_sender_waits_to_be_told(
+    fields: bytes, told_first: bytes
+):
     async with opened() as front:
         reader, writer = await connect(front)
-        writer.write(POST + length(BODY) + b"Connection: Upgrade, HTTP2-Settings\r\n" + OFFERS[0])
+        writer.write(POST + length(BODY) + fields)
         await writer.drain()
         assert SERVED in await answers_to(front)  # by now the head alone has arrived
         async with asyncio.timeout(WITHIN_S):
+            assert await reader.readexactly(len(told_first)) == told_first
             writer.write(BODY)
-            assert b'"done":true' in await reader.readuntil(b"}")
-        writer.transport.abort()
-
-
-async def test_who_waits_to_be_told_to_go_on_is_told():
-    async with opened() as front:
-        reader, writer = await connect(front)
-        writer.write(POST + length(BODY) + b"Expect: 100-continue\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(WITHIN_S):
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(BODY)
-            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+            said = await reader.readuntil(b"}")
+        assert said.startswith(SERVED)
+        assert b'"done":true' in said
         writer.transport.abort()
 
 

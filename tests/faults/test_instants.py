@@ -23,7 +23,6 @@ from tests.worker.house import House, body_of, in_house, settings_with, settle
 HOUR_S = 3600.0
 YEAR_S = 365.25 * 86_400
 TO_1970_S = -1_767_571_200.0
-STEP_S = 0.25
 CROWD = 2_000 if EXAMPLES == 1 else 10_000
 SCENARIO_S = 12.0
 MODELS = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
@@ -56,34 +55,33 @@ def told_of(act_at: float = 0.0, act: Callable[[House], object] = undisturbed) -
     return run_virtual(lambda: busy_house(act_at, act))
 
 
-@for_each("jump_s", [HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S])
-def test_a_wall_clock_that_jumps_changes_nothing_for_anybody_who_waits_or_runs(jump_s: float):
-    def jump(house: House) -> None:
-        house.clock._wall_at_start += jump_s
+def jump(by_s: float) -> Callable[[House], None]:
+    def act(house: House) -> None:
+        house.clock._wall_at_start += by_s
 
+    return act
+
+
+def reload(house: House) -> None:
+    changed = settings_with(**SETTINGS, queue={"max_interrupt_count": 9}, gpu={"restore_home_delay_s": 77.0})
+    assert house.gateway.reload(GatewayConfig(settings=changed))
+
+
+def look(house: House) -> None:
+    house.worker.get_status()
+    house.gateway.health()
+
+
+@for_each(
+    ("act", "every_s"),
+    [*((jump(by_s), 1.0) for by_s in (HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S)), (reload, 0.25), (look, 1.0)],
+)
+def test_a_jump_of_the_wall_clock_a_reload_and_a_look_at_any_instant_change_nothing_for_anybody(
+    act: Callable[[House], None], every_s: float
+):
     expected = told_of()
-    for second in range(1, int(SCENARIO_S)):
-        assert told_of(second + 0.1, jump) == expected, second
-
-
-def test_a_reload_at_any_instant_changes_nothing_that_it_does_not_say():
-    def reload(house: House) -> None:
-        changed = settings_with(**SETTINGS, queue={"max_interrupt_count": 9}, gpu={"restore_home_delay_s": 77.0})
-        assert house.gateway.reload(GatewayConfig(settings=changed))
-
-    expected = told_of()
-    for step in range(int(SCENARIO_S / STEP_S)):
-        assert told_of(step * STEP_S, reload) == expected, step * STEP_S
-
-
-def test_looking_at_everything_at_any_instant_changes_nothing():
-    def look(house: House) -> None:
-        house.worker.get_status()
-        house.gateway.health()
-
-    expected = told_of()
-    for step in range(0, int(SCENARIO_S / STEP_S), 4):
-        assert told_of(step * STEP_S, look) == expected, step * STEP_S
+    for step in range(int(SCENARIO_S / every_s)):
+        assert told_of(step * every_s + 0.1 * (every_s == 1.0), act) == expected, step
 
 
 FIRST_MINUTE = settings_with(
