@@ -237,6 +237,7 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_a
             await house.accept(job(name, service_s=50.0))
         await sleep_until(1.0)
     assert disk.rows("SELECT state, attempts, COUNT(*) FROM jobs GROUP BY 1, 2") == [("queued", 0, 8)]
+    assert house.events.of(JobRequeued) == []
     with pytest.raises(ShuttingDown):
         await house.accept(job("late"))
     async with JobHouse("a", resident=("a",), disk=disk) as house:

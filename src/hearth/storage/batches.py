@@ -162,7 +162,18 @@ class BatchTable(Table):
 
     async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool:
         """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
-        return await self.writer.submit(partial(_settle_validation, number, problems, total, model, self.clock.wall()))
+        now = self.clock.wall()
+
+        def settle(connection: sqlite3.Connection) -> bool:
+            if problems:
+                return connection.execute(_FAIL, (now, json.dumps(problems), number)).rowcount == 1
+            if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
+                return False
+            output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
+            connection.execute(_RUN, {"now": now, "total": total, "model": model, "output": output, "error": error, "number": number})
+            return True
+
+        return await self.writer.submit(settle)
 
     async def begin_end(self, number: int, ending: BatchEnd) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
@@ -170,7 +181,17 @@ class BatchTable(Table):
 
     async def end(self, number: int) -> Batch | None:
         """It ends as was decided, and its files can be seen; None where it had ended before."""
-        return await self.writer.submit(partial(_end, number, self.clock.wall()))
+        now = self.clock.wall()
+
+        def end(connection: sqlite3.Connection) -> Batch | None:
+            batch = _get(connection, number)
+            if batch.ended_wall_s is not None:
+                return None
+            output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
+            connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
+            return _get(connection, number)
+
+        return await self.writer.submit(end)
 
     async def forget(self, before_wall_s: float) -> bool:
         """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
@@ -198,11 +219,35 @@ class BatchTable(Table):
 
     async def ended_lines(self, batch: int) -> tuple[EndedLine, ...]:
         """Lines whose jobs have ended, about `READ_BYTES` of results at a time."""
-        return await self.reader.read(partial(_ended_lines, batch))
+
+        def read(connection: sqlite3.Connection) -> tuple[EndedLine, ...]:
+            found, size = list[EndedLine](), 0
+            for line, custom_id, job, job_id, ending, state, *rest in connection.execute(_ENDED, (batch,)):
+                end = None if state is None else JobEnd(**dict(zip(_END_FIELDS, (JobState(state), *rest), strict=True)))
+                found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=end, ending=ending))
+                size += len(rest[-1] or b"")
+                if size >= READ_BYTES:
+                    break
+            return tuple(found)
+
+        return await self.reader.read(read)
 
     async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None:
         """Write and count what came of lines, and forget their jobs; what was written before is not written again."""
-        await self.writer.submit(partial(_record, batch, outcomes))
+
+        def write(connection: sqlite3.Connection) -> None:
+            taken = [each for each in outcomes if connection.execute(_TAKE_OFF, (batch, each.line, each.job)).rowcount]
+            output, error = connection.execute("SELECT output_file, error_file FROM batches WHERE number = ?", (batch,)).fetchone()
+            for file, completed in ((output, True), (error, False)):
+                texts = [(file, each.line, each.text) for each in taken if each.completed is completed]
+                connection.executemany("INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)", texts)
+                connection.execute("UPDATE files SET bytes = bytes + ? WHERE number = ?", (sum(len(text) for *_, text in texts), file))
+            connection.executemany(_FORGET_JOB, [(each.job,) for each in taken if each.job is not None])
+            done = sum(each.completed for each in taken)
+            prompt, written = sum(each.prompt_tokens for each in taken), sum(each.output_tokens for each in taken)
+            connection.execute(_TALLY, (done, len(taken) - done, prompt, written, batch))
+
+        await self.writer.submit(write)
 
 
 def _add(new: Batch, now: float, max_open: int, own_max_open: int | None, connection: sqlite3.Connection) -> Batch:
@@ -237,27 +282,6 @@ def _repeated(new: Batch, now: float, connection: sqlite3.Connection) -> Batch |
     return None if row is None else _get(connection, row[0])
 
 
-def _settle_validation(
-    number: int, problems: Sequence[Problem], total: int, model: str | None, now: float, connection: sqlite3.Connection
-) -> bool:
-    if problems:
-        return connection.execute(_FAIL, (now, json.dumps(problems), number)).rowcount == 1
-    if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
-        return False
-    output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
-    connection.execute(_RUN, {"now": now, "total": total, "model": model, "output": output, "error": error, "number": number})
-    return True
-
-
-def _end(number: int, now: float, connection: sqlite3.Connection) -> Batch | None:
-    batch = _get(connection, number)
-    if batch.ended_wall_s is not None:
-        return None
-    output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
-    connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
-    return _get(connection, number)
-
-
 def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Connection) -> str | None:
     """The id of a file that is complete now; None where nothing was written into it."""
     if file is None:
@@ -271,27 +295,3 @@ def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Conn
 
 def _get(connection: sqlite3.Connection, number: int | None) -> Batch:
     return batch_of(connection.execute(_GET, (number,)).fetchone())
-
-
-def _ended_lines(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:
-    found, size = list[EndedLine](), 0
-    for line, custom_id, job, job_id, ending, state, *rest in connection.execute(_ENDED, (batch,)):
-        end = None if state is None else JobEnd(**dict(zip(_END_FIELDS, (JobState(state), *rest), strict=True)))
-        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=end, ending=ending))
-        size += len(rest[-1] or b"")
-        if size >= READ_BYTES:
-            break
-    return tuple(found)
-
-
-def _record(batch: int, outcomes: Sequence[LineOutcome], connection: sqlite3.Connection) -> None:
-    taken = [each for each in outcomes if connection.execute(_TAKE_OFF, (batch, each.line, each.job)).rowcount]
-    output, error = connection.execute("SELECT output_file, error_file FROM batches WHERE number = ?", (batch,)).fetchone()
-    for file, completed in ((output, True), (error, False)):
-        texts = [(file, each.line, each.text) for each in taken if each.completed is completed]
-        connection.executemany("INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)", texts)
-        connection.execute("UPDATE files SET bytes = bytes + ? WHERE number = ?", (sum(len(text) for *_, text in texts), file))
-    connection.executemany(_FORGET_JOB, [(each.job,) for each in taken if each.job is not None])
-    done = sum(each.completed for each in taken)
-    prompt, written = sum(each.prompt_tokens for each in taken), sum(each.output_tokens for each in taken)
-    connection.execute(_TALLY, (done, len(taken) - done, prompt, written, batch))

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 C = TypeVar("C")
@@ -69,10 +68,10 @@ def reach(name: str) -> None:
 
 def before_commit(name: str, run: Callable[[C], T]) -> Callable[[C], T]:
     """`run`, a function that the group commit calls, reaching `name.before_commit` at its end; `run` itself where all is off."""
-    return partial(_marked, name, run) if _wanted else run
 
+    def marked(connection: C) -> T:
+        result = run(connection)
+        reach(f"{name}.before_commit")
+        return result
 
-def _marked(name: str, run: Callable[[C], T], connection: C) -> T:
-    result = run(connection)
-    reach(f"{name}.before_commit")
-    return result
+    return marked if _wanted else run

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from hearth.errors import BadRequest, NotFound, QueueFull
@@ -219,15 +218,19 @@ class FileTable(Table):
 
     async def sweep(self) -> bool:
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
-        return await self.writer.submit(partial(self._sweep, self.clock.wall()))
+        now = self.clock.wall()
 
-    def _sweep(self, now: float, connection: sqlite3.Connection) -> bool:
-        connection.execute(_ABANDONED, {"epoch": self.epoch, "now": now, "may_expire": self.calendar.may_delete()})
-        if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
-            return True
-        connection.execute("UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND bytes > 0")
-        connection.execute("DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)", (now - AFTER_DELETED_S,))
-        return False
+        def sweep(connection: sqlite3.Connection) -> bool:
+            connection.execute(_ABANDONED, {"epoch": self.epoch, "now": now, "may_expire": self.calendar.may_delete()})
+            if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
+                return True
+            connection.execute("UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND bytes > 0")
+            connection.execute(
+                "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)", (now - AFTER_DELETED_S,)
+            )
+            return False
+
+        return await self.writer.submit(sweep)
 
 
 def place_of(connection: sqlite3.Connection, question: str, page: Page) -> int | None:

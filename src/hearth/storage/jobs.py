@@ -188,7 +188,23 @@ class JobTable(Table):
 
     async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]:
         """Make the jobs of lines that have none, as many as may wait, while their batch runs. Raises QueueFull: none is made."""
-        taken, self.queued = await self.writer.submit(partial(_admit, batch, jobs, limits, self.clock.wall()))
+        now = self.clock.wall()
+
+        def admit(connection: sqlite3.Connection) -> tuple[tuple[Job, ...], int]:
+            others = kept(connection, "")
+            first = jobs[: max(0, limits.max_queued - others.queued)]
+            if jobs and not first:
+                raise QueueFull("the store is full (jobs.max_queued)")
+            size = sum(len(job.request) for _, job in first)  # its caller's share is counted when the file is uploaded, not again here
+            others.require_room(size, limits.max_bytes, None)
+            taken = list[Job]()
+            for line, new in first:
+                if connection.execute(_CAN_START, (batch, line)).fetchone() is not None:
+                    taken.append(insert(connection, new, now))
+                    connection.execute("UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?", (taken[-1].number, batch, line))
+            return tuple(taken), queued(connection)
+
+        taken, self.queued = await self.writer.submit(admit)
         return taken
 
     async def startable(self, now: StartConditions, running: Collection[int], suspects: Collection[int]) -> Startable:
@@ -244,7 +260,20 @@ class JobTable(Table):
 
         Returns the numbers of those that wait again, and the jobs that failed.
         """
-        return await self._write("jobs.recover", partial(_recover, self.epoch, self.clock.wall(), requeue, max_attempts))
+        now = self.clock.wall()
+
+        def recover(connection: sqlite3.Connection) -> tuple[frozenset[int], tuple[Job, ...]]:
+            suspects, failed = set[int](), list[Job]()
+            for number, attempts, dispatched in connection.execute(_ORPHANS, (self.epoch,)).fetchall():
+                if attempts >= max_attempts or (dispatched and not requeue):
+                    error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
+                    failed += map(job_of, connection.execute(_GIVE_UP, {"error": error, "now": now, "number": number}).fetchall())
+                else:
+                    connection.execute("UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?", (number,))
+                    suspects.add(number)
+            return frozenset(suspects), tuple(failed)
+
+        return await self._write("jobs.recover", recover)
 
     async def cancel(self, job_id: str) -> bool:
         """End a job that waits or runs as cancelled; False where it has ended, or never was."""
@@ -337,39 +366,3 @@ def _same_key(new: Job, now: float, connection: sqlite3.Connection) -> int | Non
     if new.idempotency_key is not None:
         connection.execute(_KEEP_KEY, (new.caller, new.idempotency_key, new.digest, row[0], now))
     return int(row[0])
-
-
-def _admit(
-    batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits, now: float, connection: sqlite3.Connection
-) -> tuple[tuple[Job, ...], int]:
-    others = kept(connection, "")
-    first = jobs[: max(0, limits.max_queued - others.queued)]
-    if jobs and not first:
-        raise QueueFull("the store is full (jobs.max_queued)")
-    size = sum(len(job.request) for _, job in first)  # its caller's share is counted when the file is uploaded, not again here
-    others.require_room(size, limits.max_bytes, None)
-    taken = list[Job]()
-    for line, new in first:
-        if connection.execute(_CAN_START, (batch, line)).fetchone() is not None:
-            job = insert(connection, new, now)
-            connection.execute("UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?", (job.number, batch, line))
-            taken.append(job)
-    return tuple(taken), others.queued + len(taken)
-
-
-def _recover(
-    epoch: int,
-    now: float,
-    requeue: bool,  # noqa: FBT001
-    max_attempts: int,
-    connection: sqlite3.Connection,
-) -> tuple[frozenset[int], tuple[Job, ...]]:
-    suspects, failed = set[int](), list[Job]()
-    for number, attempts, dispatched in connection.execute(_ORPHANS, (epoch,)).fetchall():
-        if attempts >= max_attempts or (dispatched and not requeue):
-            error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
-            failed += map(job_of, connection.execute(_GIVE_UP, {"error": error, "now": now, "number": number}).fetchall())
-        else:
-            connection.execute("UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?", (number,))
-            suspects.add(number)
-    return frozenset(suspects), tuple(failed)
