@@ -104,7 +104,7 @@ def read(path: str, body: bytes) -> None:
     """What the gateway reads of every request before it is queued, and of one that is interrupted or gathered."""
     route = INFERENCE_ROUTES[path]
     _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
-    seeded(route, body, fields, 5)
+    seeded(route, body, fields, 5, only_replay=False, continue_diverged=True)
     single_input(route, body)
 
 

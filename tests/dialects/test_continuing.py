@@ -305,9 +305,10 @@ def test_what_is_no_plain_text_is_not_continued(path, more) -> None:
 @for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
 def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
-    fields: Any = {"model": "m", "stream": True, "tools": [TOOL], "messages": [turn("assistant", "", tool_calls=[call])]}
-    body = encode(fields).replace(b"HERE", arguments)
-    assert not seeded(route_of(GPT), body, read_request(route_of(GPT), body, lambda _: LoadOptions())[1], 1).continuable
+    asked: Any = {"model": "m", "stream": True, "tools": [TOOL], "messages": [turn("assistant", "", tool_calls=[call])]}
+    body = encode(asked).replace(b"HERE", arguments)
+    fields = read_request(route_of(GPT), body, lambda _: LoadOptions())[1]
+    assert "continued" not in seeded(route_of(GPT), body, fields, 1, only_replay=False, continue_diverged=True)[1]
 
 
 def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> None:

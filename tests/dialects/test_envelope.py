@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hearth.dialects.gojson import Body, GoJsonError, JsonValue, decode, folded
 from hearth.dialects.request import (
     Envelope,
-    Seeded,
     count_tokens,
     is_background_task,
     is_model_name,
@@ -24,7 +23,7 @@ from hearth.dialects.request import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import LoadOptions
+from hearth.types import LoadOptions, Way
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -241,8 +240,9 @@ def test_anything_else_is_refused(given):
         keep_alive_ns(given)
 
 
-def seeding(path: str, body: bytes) -> Seeded:
-    return seeded(INFERENCE_ROUTES[path], body, folded(Body(decode(body)).fields), 4711)
+def seeding(path: str, body: bytes, *, only_replay: bool = False, continue_diverged: bool = True) -> tuple[bytes, tuple[Way, ...]]:
+    fields = folded(Body(decode(body)).fields)
+    return seeded(INFERENCE_ROUTES[path], body, fields, 4711, only_replay=only_replay, continue_diverged=continue_diverged)
 
 
 UNSEEDED: list[tuple[str, bytes, bytes, bool]] = [
@@ -273,18 +273,18 @@ def test_a_seed_is_put_in_where_none_was_given_and_the_callers_own_or_temperatur
     path, body, expected, repeatable
 ):
     """-1, also as 32 bits, means another answer every time; two routes have no seed; what is no number is the model server's to refuse."""
-    answer = seeding(path, body)
-    assert (answer.body, answer.repeatable) == (expected, repeatable)
-    assert (answer.body is body) is (body == expected)
+    seeded_body, ways = seeding(path, body)
+    assert (seeded_body, "replayed" in ways) == (expected, repeatable)
+    assert (seeded_body is body) is (body == expected)
 
 
 @given(fields=st.dictionaries(KEYS, VALUES, min_size=1), indent=st.none() | st.just(1))
 def test_no_other_field_and_no_order_changes(fields, indent):
     body = json.dumps(fields, indent=indent).encode()
-    again = json.loads(seeding(COMPLETIONS, body).body)
+    again = json.loads(seeding(COMPLETIONS, body)[0])
     assert list(again.items()) == [("seed", 4711), *fields.items()]
     nested = json.dumps({"options": fields, **fields}, indent=indent).encode()
-    assert list(json.loads(seeding(CHAT, nested).body)["options"].items()) == [("seed", 4711), *fields.items()]
+    assert list(json.loads(seeding(CHAT, nested)[0])["options"].items()) == [("seed", 4711), *fields.items()]
 
 
 REPLAY, CONTINUE = "replayed", "continued"
@@ -307,7 +307,7 @@ def test_who_chose_a_repeatable_answer_is_replayed_first_and_continued_only_wher
 ):
     """`scheduling.started_streams` and `scheduling.on_divergence`."""
     body = raw({"model": "m", "messages": HELLO, "max_tokens": 9, "options": options})
-    assert seeding(path, body).ways(only_replay=only_replay, continue_diverged=continue_diverged) == ways
+    assert seeding(path, body, only_replay=only_replay, continue_diverged=continue_diverged)[1] == ways
 
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"

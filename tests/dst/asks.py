@@ -115,8 +115,7 @@ class Ask:
         envelope, fields = read_request(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
         body, ways = envelope.body, tuple[Way, ...]()
         if self.stream:
-            known = seeded(route, body, fields, self.number)
-            body, ways = known.body, known.ways(only_replay=self.number % 2 == 0, continue_diverged=True)
+            body, ways = seeded(route, body, fields, self.number, only_replay=self.number % 2 == 0, continue_diverged=True)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
         return await submit(gateway, self._request(task_type), caller, envelope, model=self.model, call=call, ways=ways)
 

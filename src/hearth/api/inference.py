@@ -117,11 +117,11 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str]
     scheduling = settings.scheduling
     if not envelope.streaming or scheduling.started_streams == "finish":
         return envelope, (), digest
-    known = seeded(route, envelope.body, fields, new_seed())
-    if known.body is not envelope.body:
-        envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
-    only_replay = scheduling.started_streams == "replay"
-    return envelope, known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence == "continue"), digest
+    only_replay, continue_diverged = scheduling.started_streams == "replay", scheduling.on_divergence == "continue"
+    seeded_body, ways = seeded(route, envelope.body, fields, new_seed(), only_replay=only_replay, continue_diverged=continue_diverged)
+    if seeded_body is not envelope.body:
+        envelope = replace(envelope, body=seeded_body, rewritten=(*envelope.rewritten, "seed"))
+    return envelope, ways, digest
 
 
 async def submit(

@@ -107,10 +107,8 @@ def _images(pending: list[object]) -> tuple[int, int]:
 
 
 def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence) -> float | None:
-    """Seconds until the next attempt after `attempt` (from 1) failed; None for the end.
-
-    To be asked only for what was refused before anything was charged.
-    """
+    """Seconds until the next attempt after `attempt` (from 1) failed; None for the end. To be asked only for what was refused before
+    anything was charged."""
     if attempt > max_retries or not error.retryable or isinstance(error, CloudUnavailable):
         return None
     if type(error) not in (BackendBusy, BackendError, BackendUnreachable):
@@ -170,11 +168,7 @@ class Call:
         return True
 
     async def run(self, backend: CloudBackend, registry: Registry, clock: Clock) -> None:
-        """Ask until there is an answer, and pass it on to its end.
-
-        Raises:
-            HearthError: there is none, or it broke off.
-        """
+        """Ask until there is an answer, and pass it on to its end. Raises HearthError: there is none, or it broke off."""
         work = self.work
         while True:
             work.begin_attempt(work.attempt + 1, self.to_send.model, clock.monotonic())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
@@ -50,10 +49,8 @@ class CloudHealth:
         self._until = 0.0
 
     def note(self, error: HearthError | None, now: float, *, began_at: float) -> None:
-        """A call that was sent at `began_at` has ended; `error` None where Claude answered.
-
-        Credit that runs out ends no answer under way, so one that began before the refusal does not take it back.
-        """
+        """A call that was sent at `began_at` has ended; `error` None where Claude answered. Credit that runs out ends no answer under way,
+        so one that began before the refusal does not take it back."""
         if isinstance(error, CloudUnavailable):
             if not self.is_down(now):
                 self._events.emit(CloudWentDown(at=now, reason=error.reason, detail=_ADVICE, retry_s=DOWN_S))
@@ -137,7 +134,11 @@ class Cloud:
         call = new.call_on(item.model or "")  # as it would go to Ollama, from which it is translated
         path, model = call.path.partition("?")[0], claude_model(item.model, cloud)
         price = await self._price(model)
-        translate = partial(_translated, path, call.body, model, cloud.default_max_tokens)
+
+        def translate() -> tuple[ClaudeRequest, bytes]:
+            request = claude_request(path, call.body, default_max_tokens=cloud.default_max_tokens)
+            return request, encoded(model, request.body)
+
         request, body = await asyncio.to_thread(translate) if len(call.body) > _THREAD_FROM_BYTES else translate()
         day = await self._budget.open_today()
         self._check_open()
@@ -293,8 +294,3 @@ class Cloud:
     def _settings(self) -> CloudSettings:
         """Always those in force."""
         return self._runtime.settings.cloud
-
-
-def _translated(path: str, body: bytes, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
-    request = claude_request(path, body, default_max_tokens=default_max_tokens)
-    return request, encoded(model, request.body)

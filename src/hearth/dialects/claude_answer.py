@@ -44,11 +44,7 @@ _COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_
 
 
 class Meter:
-    """One call's counts.
-
-    Attributes:
-        started: `message_start` was seen, so the prompt is charged; stopped: `message_stop` was seen.
-    """
+    """One call's counts; `started`: `message_start` was seen, so the prompt is charged; `stopped`: `message_stop` was seen."""
 
     def __init__(self, *, max_tokens: int, thinks: bool) -> None:
         self._max_tokens = max_tokens
@@ -139,10 +135,8 @@ class Answer:
         return b"".join([*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))])
 
     def finish(self, now: float) -> bytes:
-        """The last bytes of a stream, or the whole answer of a caller who does not stream.
-
-        Raises BackendGone: the stream ended before the answer did. BackendProtocolError: the answer cannot be written in this dialect.
-        """
+        """The last bytes of a stream, or the whole answer of a caller who does not stream. Raises BackendGone: the stream ended before the
+        answer did. BackendProtocolError: the answer cannot be written in this dialect."""
         if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")
         if self._writer is None:

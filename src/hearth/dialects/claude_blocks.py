@@ -69,10 +69,8 @@ class Turns:
         self._add("assistant", [{"type": "tool_use", "id": safe_id, "name": name, "input": arguments}])
 
     def result(self, call_id: str, name: str, blocks: Sequence[JsonObject], where: str) -> None:
-        """A tool's result for the call `call_id`; without an id for the first open call of that tool, or of any.
-
-        Raises Untranslatable: no such call is open.
-        """
+        """A tool's result for the call `call_id`; without an id for the first open call of that tool, or of any. Raises Untranslatable: no
+        such call is open."""
         named = [open_id for open_id, called in self._open_calls.items() if called == name]
         safe_id = self._ids.get(call_id, "") if call_id else [*named, *self._open_calls, ""][0]
         if self._open_calls.pop(safe_id, None) is None:
@@ -127,10 +125,8 @@ def image_block(data: JsonValue, where: str) -> JsonObject:
 
 
 def content_blocks(content: JsonValue, where: str) -> list[JsonObject]:
-    """The blocks of an OpenAI content: a string, or a list of text and image parts; null is none.
-
-    Raises Untranslatable: other parts, and images that are only an address.
-    """
+    """The blocks of an OpenAI content: a string, or a list of text and image parts; null is none. Raises Untranslatable: other parts, and
+    images that are only an address."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -160,10 +156,8 @@ def _part(part: JsonValue, where: str) -> JsonObject:
 
 
 def strict_schema(schema: JsonValue, where: str) -> JsonObject:
-    """The part of `schema` that Claude enforces, the rest of it as advice in descriptions.
-
-    Raises Untranslatable: a schema without a type, or an object with properties of any name.
-    """
+    """The part of `schema` that Claude enforces, the rest of it as advice in descriptions. Raises Untranslatable: a schema without a type,
+    or an object with properties of any name."""
     if not isinstance(schema, dict):
         raise refused(where, "give a JSON schema object")
     rest = dict(schema)
@@ -231,10 +225,8 @@ def _each(schemas: JsonValue, where: str) -> JsonObject:
 
 
 def function_tools(tools: Iterable[JsonValue], *, nested: bool = True) -> list[JsonValue]:
-    """Function definitions as tools; `nested` where the function is an object inside (not so in the Responses API).
-
-    Raises Untranslatable: another kind of tool, or a name that Claude does not allow.
-    """
+    """Function definitions as tools; `nested` where the function is an object inside (not so in the Responses API). Raises Untranslatable:
+    another kind of tool, or a name that Claude does not allow."""
     return [_tool(tool, f"tools[{index}]", nested=nested) for index, tool in enumerate(tools)]
 
 
@@ -255,10 +247,8 @@ def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
 
 
 def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObject | None:
-    """OpenAI's `tool_choice` and `parallel_tool_calls`; None where nothing is asked for.
-
-    Raises Untranslatable: a choice that is not in the reference, or a list of allowed tools.
-    """
+    """OpenAI's `tool_choice` and `parallel_tool_calls`; None where nothing is asked for. Raises Untranslatable: a choice that is not in
+    the reference, or a list of allowed tools."""
     single: JsonObject = {"disable_parallel_tool_use": True} if parallel is False else {}
     if choice is None:
         return {"type": "auto", **single} if single else None
@@ -273,10 +263,8 @@ def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObjec
 
 
 def arguments_in(given: JsonValue, where: str) -> JsonObject:
-    """The arguments of a call from their JSON text (or the object itself); nothing is no arguments.
-
-    Raises Untranslatable: not a JSON object.
-    """
+    """The arguments of a call from their JSON text (or the object itself); nothing is no arguments. Raises Untranslatable: not a JSON
+    object."""
     arguments = decoded_arguments(given) if isinstance(given, str) else given or {}
     if not isinstance(arguments, dict):
         raise refused(where, "the arguments of a call are a JSON object")

@@ -302,10 +302,8 @@ def _stop_texts(value: JsonValue, where: str) -> list[str]:
 
 
 def _messages(body: Body, _: Endpoint) -> _Parameters:
-    """`/v1/messages`: the caller's words, without what would cost more than the gateway can foresee.
-
-    The caller believes to speak to Ollama, so the history may hold what only Ollama says (thinking without a signature).
-    """
+    """`/v1/messages`: the caller's words, without what would cost more than the gateway can foresee. The caller believes to speak to
+    Ollama, so the history may hold what only Ollama says (thinking without a signature)."""
     for name in ("container", "mcp_servers", "fallbacks"):
         if body.get(name) is not None:
             raise refused(name)

@@ -106,10 +106,8 @@ class Continuation:
     """
 
     def __init__(self, route: Route, call: BackendCall, sent: Sent) -> None:
-        """Read the request and what was sent.
-
-        Raises StreamDiverged: it cannot be continued: it is no plain text, or not any more, or not yet.
-        """
+        """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is no plain text, or not any more, or not
+        yet."""
         fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
         if not isinstance(fields, dict) or native is None or not sent.replayable:
@@ -228,12 +226,8 @@ class Continuation:
         return options
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
-        """What may be passed on now; `wall_s` is seconds since 1970.
-
-        Raises:
-            StreamDiverged: what was asked for again is not said again; nothing has come out yet.
-            BackendError: the model server has ended the rest with an error.
-        """
+        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what was asked for again is not said again;
+        nothing has come out yet. BackendError: the model server has ended the rest with an error."""
         return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
     def _line(self, fields: JsonObject, wall_s: float) -> bytes:

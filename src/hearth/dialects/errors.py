@@ -33,16 +33,7 @@ _SAID_BY_HANDLERS: Mapping[Dialect, frozenset[str]] = MappingProxyType(
 
 _OPENAI_CODES: Mapping[int, str] = MappingProxyType({401: "invalid_api_key", 429: "rate_limit_exceeded"})
 _ANTHROPIC_TYPES: Mapping[int, str] = MappingProxyType(
-    {
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        504: "timeout_error",
-        529: "overloaded_error",
-    }
+    {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}
 )
 
 
@@ -57,13 +48,19 @@ class ErrorReply:
 
 def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) -> ErrorReply:
     """The answer to a request that failed before any byte of its answer was sent; with `Retry-After` where the error has one."""
-    if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
-        return ErrorReply(status=error.status, headers=_headers(b"text/plain", error), body=error.message.encode(errors="replace"))
-    body = encode(error_object(dialect, error, request_id))
     at_bind = error.status == 400 and error.message not in _SAID_BY_HANDLERS.get(dialect, ())
-    if dialect == "ollama" or at_bind:
-        return ErrorReply(status=error.status, headers=_headers(b"application/json; charset=utf-8", error), body=body)
-    return ErrorReply(status=error.status, headers=_headers(b"application/json", error), body=body + b"\n")
+    if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
+        content_type, body = b"text/plain", error.message.encode(errors="replace")
+    elif dialect == "ollama" or at_bind:
+        content_type, body = b"application/json; charset=utf-8", encode(error_object(dialect, error, request_id))
+    else:
+        content_type, body = b"application/json", encode(error_object(dialect, error, request_id)) + b"\n"
+    headers: list[tuple[bytes, bytes]] = [(b"content-type", content_type)]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return ErrorReply(status=error.status, headers=tuple(headers), body=body)
 
 
 def stream_error(route: Route, error: HearthError, request_id: RequestId) -> bytes:
@@ -94,12 +91,3 @@ def error_object(dialect: Dialect, error: HearthError, request_id: str = "") -> 
 
 def _type(types: Mapping[int, str], status: int) -> str:
     return types.get(status, "invalid_request_error" if 400 <= status < 500 else "api_error")
-
-
-def _headers(content_type: bytes, error: HearthError) -> Headers:
-    headers: list[tuple[bytes, bytes]] = [(b"content-type", content_type)]
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-    if isinstance(error, Unauthenticated):
-        headers.append((b"www-authenticate", b"Bearer"))
-    return tuple(headers)

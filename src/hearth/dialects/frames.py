@@ -249,10 +249,8 @@ def at(value: JsonValue, path: Path) -> JsonValue:
 
 
 def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) -> Frame:
-    """`frame` with these texts in its slots and only the last `marks` of its marks.
-
-    Log probabilities belong to whole tokens, so they go where a text is not the frame's own.
-    """
+    """`frame` with these texts in its slots and only the last `marks` of its marks. Log probabilities belong to whole tokens, so they go
+    where a text is not the frame's own."""
     if marks == len(reading.marks) and all(text == slot.text for slot, text in zip(reading.slots, texts, strict=True)):
         return frame
     fields = deepcopy(frame.fields)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -39,6 +39,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NOT_IN_ESCAPE = re.compile(r"[^\\]{6}")
 r"""After so many characters without a backslash no escape goes on, and no pair of them (`\ud83d\ude00`)."""
 _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 class GoJsonError(BadRequest):
@@ -65,7 +66,7 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
     start = len(text) - len(text.lstrip(_SPACE))
     if start == len(text):
         raise GoJsonError("EOF")
-    decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_no_constant)
+    decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_finite)
     if len(body) > LARGE_BYTES:  # in Python: slower, but other threads get the interpreter's lock every few milliseconds
         decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
         decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
@@ -107,10 +108,8 @@ def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
 
 
 def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does.
-
-    A null there leaves a Go `string` or `bool` as it was; of numbers Ollama keeps pointers nearly everywhere, which it takes away.
-    """
+    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does. A null there leaves a Go
+    `string` or `bool` as it was; of numbers Ollama keeps pointers nearly everywhere, which it takes away."""
     merged: JsonObject = {}
     for key, content in pairs:
         if content is None and isinstance(merged.get(key), str | bool):
@@ -128,14 +127,13 @@ def _text(body: bytes) -> str:
 
 
 def _finite(digits: str) -> float:
+    """Of a number, or of `NaN` and `Infinity`, which the scanner takes for some."""
+    if digits[-1].isalpha():
+        raise GoJsonError(f"invalid JSON: {digits} is no number")
     number = float(digits)
     if math.isinf(number):
         raise GoJsonError(f"the number {digits} is too large")
     return number
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise GoJsonError(f"invalid JSON: {name} is no number")
 
 
 def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
@@ -177,12 +175,10 @@ def _without_surrogates(value: JsonValue) -> JsonValue:
 
 
 def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
-    """`value` as Go's `json.Marshal` writes it: no spaces, `<`, `>`, `&`, U+2028 and U+2029 escaped, all else raw UTF-8.
-
-    Key order is kept. Floats are written as Python does (`1.0`, not `1`): the same number, not always the same bytes.
-    """
+    """`value` as Go's `json.Marshal` writes it: no spaces, `<`, `>`, `&`, U+2028 and U+2029 escaped, all else raw UTF-8. Key order is
+    kept. Floats are written as Python does (`1.0`, not `1`): the same number, not always the same bytes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return _ESCAPED.sub(_escape, text).encode()
+    return _ESCAPED.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text).encode()
 
 
 def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
@@ -191,21 +187,14 @@ def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
     return b"".join([_SURROGATE.sub("\ufffd", piece).encode() for piece in pieces])
 
 
-def _escape(found: re.Match[str]) -> str:
-    char = found.group()
-    return "\ufffd" if _SURROGATE.match(char) else f"\\u{ord(char):04x}"
-
-
 def lookup(fields: JsonObject, name: str) -> JsonValue:
     """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
     return folded(fields).get(name)
 
 
 def folded(fields: JsonObject) -> JsonObject:
-    """The fields under the names by which Go knows them; the very same object where it has no others.
-
-    Of several spellings the last one that is not null counts; Go merges the objects among them.
-    """
+    """The fields under the names by which Go knows them; the very same object where it has no others. Of several spellings the last one
+    that is not null counts; Go merges the objects among them."""
     keys = "".join(fields)
     if keys.isascii() and keys == keys.lower():
         return fields

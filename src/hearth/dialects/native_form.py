@@ -19,10 +19,6 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _EFFORTS = frozenset({"low", "medium", "high", "max"})
 
 
-class _NotPlain(Exception):
-    """What the request asks for cannot be brought into native form."""
-
-
 @value
 class Native:
     """What an interrupted request asks for.
@@ -54,13 +50,13 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
         return None
     try:
         return read(Body(fields))
-    except (_NotPlain, GoJsonError, UnicodeEncodeError):  # the last one: half a character, which Go reads as another one
+    except (GoJsonError, UnicodeEncodeError):  # the last one: half a character, which Go reads as another one
         return None
 
 
 def _must(be_true: object) -> None:
     if not be_true:
-        raise _NotPlain
+        raise GoJsonError("this cannot be brought into native form")
 
 
 def _chat(body: Body) -> Native:
@@ -232,7 +228,7 @@ def _response_messages(messages: list[JsonObject], items: Sequence[Body]) -> lis
             case "function_call_output":
                 messages.append(_result(item.get("call_id"), item.get("output")))
             case _:
-                raise _NotPlain
+                raise GoJsonError("this kind of item cannot be brought into native form")
         if thoughts and messages[-1]["role"] == "assistant":
             messages[-1]["thinking"], thoughts = thoughts, ""
     return [*messages, {"role": "assistant", "content": "", "thinking": thoughts}] if thoughts else messages

@@ -140,10 +140,8 @@ class Replay:
         return b"".join([self._passed(raw) for raw in self._frames.split(chunk)])
 
     def finish(self) -> bytes:
-        """What may still be passed on at the end of a run that ended in its dialect's own way (a truncated one proves nothing).
-
-        Raises StreamDiverged: the run ended before it had reproduced what was sent.
-        """
+        """What may still be passed on at the end of a run that ended in its dialect's own way (a truncated one proves nothing). Raises
+        StreamDiverged: the run ended before it had reproduced what was sent."""
         out = self._passed(self._frames.rest) if self._frames.rest else b""
         if not self._failed and not self.caught_up:
             raise StreamDiverged

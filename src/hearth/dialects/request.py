@@ -82,7 +82,7 @@ class Envelope:
     Attributes:
         model: as the caller wrote it.
         streaming: the answer comes in pieces; never for embeddings and load or unload forms.
-        prompt_tokens: estimate, see `prompt_size`.
+        prompt_tokens: estimate, see `prompt_tokens`.
         max_tokens: the caller's own limit of the output, None without one; 0 (native only) asks for an empty answer.
         body: the caller's own bytes object, or the changed body.
         rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an untouched body.
@@ -98,31 +98,6 @@ class Envelope:
     body: bytes
     rewritten: tuple[str, ...] = ()
     background: bool = False
-
-
-@value
-class Seeded:
-    """A request body and what can be expected of running it twice.
-
-    Attributes:
-        body: the very bytes that were given, or these with a seed added.
-        repeatable: running it again should give the same text: a seed other than RANDOM_SEED, or temperature 0.
-        chosen: that is the caller's own choice.
-        continuable: the rest of its answer can be asked for as plain text.
-    """
-
-    body: bytes
-    repeatable: bool
-    chosen: bool
-    continuable: bool
-
-    def ways(self, *, only_replay: bool, continue_diverged: bool) -> tuple[Way, ...]:
-        """How its stream can go on after an interruption, best first: who chose a repeatable answer is given that one where it can be."""
-        replay: tuple[Way, ...] = ("replayed",) if self.repeatable else ()
-        onward: tuple[Way, ...] = ("continued",) if self.continuable and not only_replay else ()
-        if self.chosen:
-            return replay + (onward if continue_diverged else ())
-        return onward + replay
 
 
 def read_request(
@@ -217,24 +192,34 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
     return (fields if wanted == options else {**fields, "options": wanted}), changed
 
 
-def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> Seeded:
-    """`body` with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; `fields` are those that `read_request` has read."""
+def seeded(
+    route: Route, body: bytes, fields: JsonObject, seed: int, *, only_replay: bool, continue_diverged: bool
+) -> tuple[bytes, tuple[Way, ...]]:
+    """The body with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; and how its stream can go on after an interruption.
+
+    The best way is the first: who chose an answer that repeats itself (by a seed, or temperature 0) is given that one where it can be.
+
+    Args:
+        fields: those that `read_request` has read.
+    """
     holder = Body(fields).map("options") if route.dialect == "ollama" else fields
-    continuable = native_form(route.path, fields) is not None
+    onward = ("continued",) if native_form(route.path, fields) is not None and not only_replay else ()
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
+    fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
+    if cold or fixed:
+        ways = ("replayed", *(onward if continue_diverged else ()))
+    else:
+        ways = (*onward, "replayed") if route.path in _SEEDED and own is None else onward
     if route.path not in _SEEDED or own is not None:
-        fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
-        return Seeded(body=body, repeatable=cold or fixed, chosen=cold or fixed, continuable=continuable)
+        return body, ways
     if route.dialect != "ollama":
         added: JsonObject = {"seed": seed}
     else:
         added = {"options": {"seed": seed, **{name: one for name, one in holder.items() if name != "seed"}}}
     if fields.keys() & added.keys():
-        body = _written({**fields, **added}, body)
-    else:  # first in the object, and everything else as it came
-        head, brace, rest = body.partition(b"{")
-        body = head + brace + encode(added)[1:-1] + b"," + rest
-    return Seeded(body=body, repeatable=True, chosen=cold, continuable=continuable)
+        return _written({**fields, **added}, body), ways
+    head, brace, rest = body.partition(b"{")  # first in the object, and everything else as it came
+    return head + brace + encode(added)[1:-1] + b"," + rest, ways
 
 
 def _is_number(one: JsonValue) -> TypeGuard[int | float]:
@@ -320,11 +305,8 @@ def _unattributed(block: JsonValue) -> JsonValue:
 
 
 def count_tokens(body: bytes) -> bytes:
-    """`{"input_tokens": N}` for a Messages body: characters of system, tools and messages / 3.5, 256 for an image.
-
-    Raises:
-        BadRequest: as `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original.
-    """
+    """`{"input_tokens": N}` for a Messages body: characters of system, tools and messages / 3.5, 256 for an image. Raises BadRequest: as
+    `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original."""
     asked = Body(decode(body))
     model = asked.string("model")
     if not model:
@@ -337,10 +319,8 @@ def count_tokens(body: bytes) -> bytes:
 
 
 def keep_alive_ns(value: JsonValue) -> int | None:
-    """Nanoseconds that a `keep_alive` asks for, None for absent or null; negative ones mean for ever and are returned as 2**63 - 1.
-
-    Raises GoJsonError for anything else than a number or a Go duration.
-    """
+    """Nanoseconds that a `keep_alive` asks for, None for absent or null; negative ones mean for ever and are returned as 2**63 - 1. Raises
+    GoJsonError for anything else than a number or a Go duration."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -366,10 +346,8 @@ def is_model_name(name: str) -> bool:
 
 
 def check_request(route: Route, body: Body) -> str:
-    """The model a body names, once everything the route demands is there.
-
-    Raises BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
-    """
+    """The model a body names, once everything the route demands is there. Raises BadRequest, ModelNotFound: with the text Ollama answers
+    for this body on this route."""
     model = body.string("model")
     if route.kind == "generate":
         body.flag("stream")

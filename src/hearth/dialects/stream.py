@@ -98,10 +98,8 @@ class StreamTail:
 
 
 def read_whole(route: Route, body: bytes) -> Ending:
-    """Read an answer that came in one piece. One that the model server broke off says so only by an absence.
-
-    Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`.
-    """
+    """Read an answer that came in one piece. One that the model server broke off says so only by an absence. Source: recordings of Ollama
+    after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`."""
     if route.kind == "embed":
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
@@ -181,10 +179,8 @@ def completion_call(
 
 
 def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
-    """The answer to `completion_call`; counters that Ollama left out are 0.
-
-    Raises BackendProtocolError: not JSON, not an answer, an error, or an answer cut off before its end (`done` false).
-    """
+    """The answer to `completion_call`; counters that Ollama left out are 0. Raises BackendProtocolError: not JSON, not an answer, an
+    error, or an answer cut off before its end (`done` false)."""
     try:
         said = decode(body)
     except GoJsonError as error:

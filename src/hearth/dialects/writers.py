@@ -171,9 +171,8 @@ class OpenAiWriter(Writer):
         if isinstance(said, ToolCall):
             index, self._calls = self._calls, self._calls + 1
             return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
-        if said.thinking and self._chat:
-            return [_data(self._chunk({"content": "", "reasoning": said.text}, said=said))]
-        return [_data(self._chunk({"content": said.text}, said=said))]
+        thinks = said.thinking and self._chat
+        return [_data(self._chunk({"content": "", "reasoning": said.text} if thinks else {"content": said.text}, said=said))]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
@@ -421,11 +420,21 @@ class MessagesWriter(Writer):
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         del wall_s
-        return [event(one) for one in self._events(said)]
+        if isinstance(said, ToolCall):
+            opened = self._open_block({"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}})
+            delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
+        else:
+            kind = _block_type(said)
+            opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
+            delta = {"type": f"{kind}_delta", kind: said.text}
+        return [*opened, event({"type": "content_block_delta", "index": self._index, "delta": delta})]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
-        return [event(one) for one in self._last_events(done)] if done.reason is not None else []
+        if done.reason is None:
+            return []
+        delta: JsonObject = {"type": "message_delta", "delta": _stop_reason(done), "usage": _anthropic_usage(done)}
+        return [*self._begin(), *self._close_block(), event(delta), event({"type": "message_stop"})]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         del wall_s
@@ -438,32 +447,18 @@ class MessagesWriter(Writer):
                 content.append({"type": kind, kind: "".join([one.text for one in said if isinstance(one, Text)])})
         return self._message | {"content": content, **_stop_reason(done), "usage": _anthropic_usage(done)}
 
-    def _events(self, said: Said) -> list[JsonObject]:
-        if isinstance(said, ToolCall):
-            opened = self._open_block({"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}})
-            delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
-        else:
-            kind = _block_type(said)
-            opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
-            delta = {"type": f"{kind}_delta", kind: said.text}
-        return [*opened, {"type": "content_block_delta", "index": self._index, "delta": delta}]
-
-    def _last_events(self, done: Generation) -> list[JsonObject]:
-        delta: JsonObject = {"type": "message_delta", "delta": _stop_reason(done), "usage": _anthropic_usage(done)}
-        return [*self._begin(), *self._close_block(), delta, {"type": "message_stop"}]
-
-    def _begin(self) -> list[JsonObject]:
+    def _begin(self) -> list[bytes]:
         start, self._start = self._start, None
-        return [] if start is None else [start]
+        return [] if start is None else [event(start)]
 
-    def _open_block(self, block: JsonObject) -> list[JsonObject]:
+    def _open_block(self, block: JsonObject) -> list[bytes]:
         before = [*self._begin(), *self._close_block()]
         self._open, self._index = str(block["type"]), self._index + 1
-        return [*before, {"type": "content_block_start", "index": self._index, "content_block": block}]
+        return [*before, event({"type": "content_block_start", "index": self._index, "content_block": block})]
 
-    def _close_block(self) -> list[JsonObject]:
+    def _close_block(self) -> list[bytes]:
         was_open, self._open = self._open, None
-        return [] if was_open is None else [{"type": "content_block_stop", "index": self._index}]
+        return [] if was_open is None else [event({"type": "content_block_stop", "index": self._index})]
 
 
 def _block_type(said: Said) -> str:
