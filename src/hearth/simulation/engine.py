@@ -132,8 +132,7 @@ class _Engine:
                 for other in awaited:
                     self._followers.setdefault(other, []).append(job)
         while self._due:
-            at, _, happen, arguments = heappop(self._due)
-            self._now = max(self._now, at)
+            self._now, _, happen, arguments = heappop(self._due)
             happen(*arguments)
 
     def _plan(self, at: float, happen: Callable[..., None], *arguments: object) -> None:
