@@ -20,7 +20,7 @@ from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.types import Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask, askers_of
 from tests.dst.drawing import More, houses, more_of
-from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
+from tests.dst.judge_overnight import Calls, batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
 from tests.dst.life import Life
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
@@ -34,8 +34,6 @@ CHECK_S = 60.0  # between looks at the model server where a world lasts for days
 CANCEL_S = 0.05  # from the order to stop an attempt to its connection's end
 DAY_S = 86_400.0
 CANARY = re.compile(rb"canary\d+x")
-
-Calls = dict[int, list[CallRecord]]  # by whose canary is in them; a call for several is everybody's
 
 
 def simulated(number: int, *, everything: bool = False, without: frozenset[More] = frozenset()) -> World:

@@ -11,9 +11,9 @@ from hearth.scheduling.policies import MOST_TRIPS
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import rare_in_overload, two_agents
 from hearth.types import Band, Lane, Priority
+from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 from tests.support.cases import for_each
-from tests.support.shell import Shell
 
 ROUND_TRIP_S = 20.0
 
@@ -60,7 +60,7 @@ def test_a_rare_item_waits_at_most_twice_its_patience_and_in_overload_ten_trips(
 
 
 def test_announcements_that_are_past_or_told_again_are_forgotten():
-    shell = Shell()
+    shell = Shell(settings_of(""))
     for moment in range(200):
         shell.at(moment * 10.0)
         shell.tell(inputs.Scheduled(task_type=f"task {moment // 2}", due_at=shell.now + 15.0 - moment % 2 * (10.0 - 1e-6)))

@@ -11,10 +11,10 @@ from hearth.scheduling.estimates import FEW_RUNS
 from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
-from tests.scheduling.schedules import POOL, Schedule
+from tests.scheduling.shell import Shell
+from tests.scheduling.test_schedules import POOL, Schedule
 from tests.scheduling.worked import happen, settings_of
 from tests.support.cases import for_each
-from tests.support.shell import Shell
 
 LEARNED = {
     "format": 1,
@@ -63,7 +63,7 @@ def test_items_are_expected_one_after_another_with_what_is_between_them(settings
 
 
 def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_one_that_is_needed_never_seen_loading():
-    shell = Shell(resident=("a",))
+    shell = Shell(settings_of(""), resident=("a",))
     for _ in range(FEW_RUNS):
         assert not is_rough(shell.state, "a")
         sequence = shell.arrive("a")

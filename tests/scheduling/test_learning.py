@@ -11,9 +11,9 @@ import pytest
 from hearth.scheduling import inputs
 from hearth.scheduling.estimates import GAPS, KEPT_CALLERS, MAX_CALLERS, MAX_HABITS, RECENT, RUNS, STEPS, Arrivals, Estimates
 from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
+from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 from tests.support.cases import for_each
-from tests.support.shell import Shell
 
 
 def item(caller: str = "c", **known: Any) -> QueueItem:

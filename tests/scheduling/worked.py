@@ -24,7 +24,7 @@ from hearth.config.settings import GpuSettings, ModelSettings, QueueSettings, Sc
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
-from tests.support.shell import Shell
+from tests.scheduling.shell import Shell
 
 SECTIONS: dict[str, type[pydantic.BaseModel]] = {"scheduling": SchedulingSettings, "queue": QueueSettings, "gpu": GpuSettings}
 
@@ -110,8 +110,10 @@ def _happen(shell: Shell, what: str, *words: str) -> None:
         _STEPS[what](shell, *rest)
     elif what == "end":
         shell.finish(int(rest[0]), Usage(output_tokens=int(options["output"])) if options else None)
-    else:
+    elif what in _FACTS:
         shell.tell(_FACTS[what](*rest))
+    else:  # a method of the shell, with numbers and flags
+        getattr(shell, what)(*[int(word) for word in rest if word.isdigit()], **{word: True for word in rest if not word.isdigit()})
 
 
 def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dict[str, str]) -> None:
@@ -178,16 +180,8 @@ _STEPS: dict[str, Callable[..., object]] = {
     "swap": lambda shell, load_s: _swapped(shell, float(load_s)),
     "at": lambda shell, instant: shell.at(float(instant) + (shell.now if instant[0] == "+" else 0.0)),
     "fire": lambda shell, early="": shell.fire(early_s=1e-9 if early else 0.0),
-    "started": lambda shell, number: shell.started(int(number)),
-    "first_byte": lambda shell, number, forwarded="": shell.first_byte(int(number), forwarded=bool(forwarded)),
     "fail": lambda shell, number, fault: shell.fail(int(number), fault),
     "stopped": lambda shell, number: shell.stop(int(number)),
-    "cancel": lambda shell, *numbers: shell.cancel(*map(int, numbers)),
-    "loaded": lambda shell, mib="": shell.loaded(vram_mib=float(mib) if mib else None),
-    "load_failed": lambda shell, permanent="": shell.load_failed(permanent=bool(permanent)),
-    "unloaded": lambda shell: shell.unloaded(),
-    "unload_failed": lambda shell: shell.unload_failed(),
-    "drain": lambda shell: shell.drain(),
     "learn": lambda shell, origin, target, seconds: shell.state.estimates.learn_swap(origin.strip("-"), target, float(seconds)),
     "runs": lambda shell, model, seconds: shell.state.estimates.restore({"format": 1, "run_s": {model: float(seconds)}}),
 }

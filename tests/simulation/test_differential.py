@@ -18,10 +18,10 @@ from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Usage
+from tests.scheduling.shell import words
 from tests.simulation.live import LiveHouse
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
-from tests.support.shell import words
 from tests.support.virtual_time import run_virtual
 from tests.support.workloads import Mix, random_workload
 

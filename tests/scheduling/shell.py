@@ -1,6 +1,6 @@
 """A shell for the scheduler in which the test says what happens, and when: no loop, no threads, no time of its own.
 
-    house = Shell(resident=("a",))
+    house = Shell(settings_of("policy=fifo"), resident=("a",))
     first = house.arrive("a")                 # house.said == ["start 1 on a"]
     house.at(2.0).finish(first)
 
@@ -11,10 +11,9 @@ False. `said` is the last decision in words, `log` all of them with their instan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
 
-from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Requeue, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
@@ -23,54 +22,26 @@ from hearth.scheduling.state import State
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 from tests.support.invariants import DecisionChecker
 
-__all__ = ["Shell", "house_settings", "words"]
-
 TIMERS = 200
 """Firings on the way to one instant after which something must be wrong."""
 
 
-def house_settings(
-    *,
-    policy: PolicyName = PolicyName.AFFINITY,
-    home: str = "",
-    vram_gb: float | None = None,
-    models: Mapping[str, ModelSettings] | None = None,
-    queue: QueueSettings | None = None,
-    scheduling: SchedulingSettings | None = None,
-    restore_home_delay_s: float = 30.0,
-    parallel: int = 1,
-    wait_when_down_s: float = 10.0,
-) -> SchedulerSettings:
-    """Settings for a small house: one model at a time and no home model unless told otherwise."""
-    return SchedulerSettings(
-        scheduling=scheduling or SchedulingSettings(policy=policy),
-        queue=queue or QueueSettings(),
-        gpu=GpuSettings(home_model=home, vram_gb=vram_gb, restore_home_delay_s=restore_home_delay_s, parallel=parallel),
-        models=models or {},
-        wait_when_down_s=wait_when_down_s,
-    )
+WORDS: dict[type[Action], str] = {
+    Dispatch: "start {0.sequence} on {0.model}",
+    Load: "load {0.model}",
+    Unload: "unload {0.model}",
+    Stop: "{0.how} {0.sequence}",
+    Requeue: "requeue {0.sequence} after {0.interrupts} interruptions",
+    Promote: "promote {0.sequence} to {0.band.name}",
+    Hold: "hold {0.sequence}",
+    Fail: "fail {0.sequence} {0.why}",
+    WakeAt: "wake {0.at}",
+}
 
 
 def words(action: Action) -> str:
-    match action:
-        case Dispatch(sequence=sequence, model=model):
-            return f"start {sequence} on {model}"
-        case Load(model=model):
-            return f"load {model}"
-        case Unload(model=model):
-            return f"unload {model}"
-        case Stop(sequence=sequence, how=how):
-            return f"{how} {sequence}"
-        case Requeue(sequence=sequence, interrupts=interrupts):
-            return f"requeue {sequence} after {interrupts} interruptions"
-        case Promote(sequence=sequence, band=band):
-            return f"promote {sequence} to {band.name.lower()}"
-        case Hold(sequence=sequence):
-            return f"hold {sequence}"
-        case Fail(sequence=sequence, why=why):
-            return f"fail {sequence} {why}"
-        case WakeAt(at=at):
-            return f"wake {at}"
+    """An action in a few words."""
+    return WORDS[type(action)].format(action).lower()
 
 
 class Shell:
@@ -84,12 +55,12 @@ class Shell:
 
     def __init__(
         self,
-        settings: SchedulerSettings | None = None,
+        settings: SchedulerSettings,
         *,
         resident: tuple[str, ...] = (),
         judged: bool = True,
     ) -> None:
-        self.settings = settings or house_settings()
+        self.settings = settings
         scheduler = Scheduler(self.settings)
         self.brain = DecisionChecker(scheduler) if judged else scheduler
         self.now = 0.0
@@ -150,10 +121,6 @@ class Shell:
         self.now = max(self.now, instant)
         return self
 
-    def lose_timer(self) -> None:
-        """The armed timer never fires."""
-        self.timer = None
-
     def fire(self, early_s: float = 0.0) -> list[str]:
         """The armed timer fires at its instant, or before it: a careless shell that does not report `max(clock, due)`."""
         assert self.timer is not None, "no timer is armed"
@@ -197,7 +164,7 @@ class Shell:
     def internal(self, model: str | None, priority: Priority = Priority.NORMAL) -> Sequence:
         return self.arrive(model, lane=Lane.INTERNAL, priority=priority)
 
-    def first_byte(self, sequence: int, *, forwarded: bool) -> list[str]:
+    def first_byte(self, sequence: int, *, forwarded: bool = False) -> list[str]:
         return self.tell(inputs.FirstByte(sequence=Sequence(sequence), attempt=self.running[sequence], forwarded=forwarded))
 
     def started(self, sequence: int) -> list[str]:
