@@ -39,16 +39,6 @@ def _value(hint: object, text: str) -> object:
     return known[typing.cast("type", hint)]
 
 
-class Instants:
-    """An event sink that keeps when each event happened."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event.at)
-
-
 def fact(at: float) -> Event:
     """An event that is known by its instant."""
     return BackendWentDown(at=at, reason="test")
