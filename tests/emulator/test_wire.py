@@ -73,6 +73,7 @@ async def test_requests_at_the_edges_are_answered_like_gin_and_logged(start_emul
         ("GET", "/api/tags/", "", 301, b""),
         ("DELETE", "/api/tags", "", 405, b""),
         ("HEAD", "/api/tags", "", 200, b""),
+        ("OPTIONS", "/api/tags", "", 405, b""),  # only a page of another origin asks beforehand
         ("POST", "/v1/images/generations", "", 404, b""),
         ("GET", "/v1/models/", "", 301, b""),
         # keys match in any letter case, and what follows the first value is ignored
