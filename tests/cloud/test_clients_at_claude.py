@@ -18,23 +18,8 @@ COUNTS = (PROMPT_TOKENS, len(WORDS))
 ASKED: Any = {"model": ELSEWHERE, "messages": HELLO}
 
 
-async def test_each_client_is_answered_streamed_and_whole(home: CloudHome):
-    async with home.native(RICH) as native:
-        parts = [part async for part in await native.chat(**ASKED, stream=True)]
-        generated = await native.generate(model=ELSEWHERE, prompt="hello")
-    assert "".join(part.message.content or "" for part in parts) == generated.response == TEXT
-    assert ([part.done for part in parts].count(True), generated.done, {part.model for part in parts}) == (1, True, {ELSEWHERE})
-    assert (parts[-1].prompt_eval_count, parts[-1].eval_count) == (generated.prompt_eval_count, generated.eval_count) == COUNTS
-    async with home.gpt(RICH) as gpt:
-        chunks = [chunk async for chunk in await gpt.chat.completions.create(**ASKED, stream=True)]
-        answer = await gpt.chat.completions.create(**ASKED)
-        events: list[Any] = [event async for event in await gpt.responses.create(model=ELSEWHERE, input="hello", stream=True)]
-        response = await gpt.responses.create(model=ELSEWHERE, input="hello")
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == answer.choices[0].message.content == TEXT
-    assert (chunks[-1].choices[0].finish_reason, events[-1].type) == ("stop", "response.completed")
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == COUNTS
-    assert events[-1].response.output_text == response.output_text == TEXT
+async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_its_own_shape(home: CloudHome):
+    """What the other clients read is in `tests/golden` and `tests/dialects/claude`."""
     asked: Any = {"model": HAIKU, "max_tokens": 50, "messages": HELLO}
     async with home.claude(RICH) as claude:
         async with claude.messages.stream(**asked) as stream:

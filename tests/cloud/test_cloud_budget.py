@@ -193,8 +193,8 @@ async def test_nothing_is_spent_that_cannot_be_written_down_first_and_an_end_is_
         with pytest.raises(StorageUnavailable):
             await money.reserve(DIME)
         assert (money.totals, money.budget.open_reservations) == (Totals(external_reserved=DIME), 1)
-        for _ in range(2):
-            money.budget.close(name, 7)
+        for cost in (7, 0):
+            money.budget.close(name, cost)
         await asyncio.sleep(20)
         assert (money.ledger.rows[name][4], money.totals.external_spent) == (None, 7)
         money.ledger.broken = False

@@ -210,14 +210,17 @@ def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole() ->
     probability = {"content": [{"token": " abc", "logprob": -0.5}]}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
-    def frame(said: str) -> bytes:
-        choice = {"index": 0, "delta": {"content": said}, "finish_reason": None, "logprobs": probability}
+    def frame(said: str, **role: str) -> bytes:
+        choice = {"index": 0, "delta": {**role, "content": said}, "finish_reason": None, "logprobs": probability}
         return b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n"
 
     replay = Replay(route(GPT), sent_of(GPT, frame(" a")))
     trimmed, whole = (json.loads(part.removeprefix(b"data: ")) for part in replay.feed(frame(" abc") + frame("d")).split(b"\n\n")[:-1])
     assert trimmed["choices"][0] == {"index": 0, "delta": {"content": "bc"}, "finish_reason": None}
     assert (whole["choices"][0]["logprobs"], replay.verified_chars) == (probability, len(" a"))
+    replay = Replay(route(GPT), sent_of(GPT, frame("", role="assistant")))  # a role is no token
+    (named,) = json.loads(replay.feed(frame(" abc", role="assistant")).removeprefix(b"data: "))["choices"]
+    assert (named["delta"], named["logprobs"]) == ({"content": " abc"}, probability)
 
 
 @given(data=st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"d\n", b"e\n\n"])), path=st.sampled_from(ROUTES))
