@@ -197,8 +197,8 @@ class Shell:
     def loaded(self, vram_mib: float | None = None) -> list[str]:
         return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
 
-    def load_failed(self, *, permanent: bool = False) -> list[str]:
-        return self.tell(inputs.LoadFailed(model=self.loading.pop().model, permanent=permanent))
+    def load_failed(self, *, permanent: bool = False, unlisted: bool = False) -> list[str]:
+        return self.tell(inputs.LoadFailed(model=self.loading.pop().model, permanent=permanent, unlisted=unlisted))
 
     def unloaded(self) -> list[str]:
         return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))

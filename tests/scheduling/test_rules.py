@@ -337,6 +337,8 @@ memory that others hold is not there for models, though what they leave no room 
   - sample - 4096; ext c -> load c
   - sample - 4097; ext a -> start 1 on a; ext c -> unload h
   - sample - 8192; ext d -> unload a, unload h; unloaded; unloaded -> load d
+a model that was taken for one of the same weights is loaded alone from then on
+  ext c -> unload a; unloaded -> load c; load_failed unlisted; at 2 -> unload b; unloaded -> load c; loaded -> start 1 on c
 what can never fit is refused at once [vram_gb=19.9 |]
   ext d -> fail 1 never_fits; ext a -> load a
 a faulty model beside a good one is unloaded alone
