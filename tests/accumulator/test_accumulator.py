@@ -122,6 +122,7 @@ async def test_calls_share_a_call_of_the_model_server_and_each_gets_its_own_answ
         assert " ".join(told) == others
         resent = Counter(event.request_id[-1] for event in house.events.of(ItemResent))
         for text, end in ends.items():
+            assert (end.outcome is Outcome.CANCELLED) == (end.reason in {"cancelled", "shutting_down"}), end
             assert end.outcome is not Outcome.COMPLETED or resent[text] == end.attempts - 1, (
                 "it is said once for each attempt but the first"
             )
