@@ -18,8 +18,7 @@ from cronsim import CronSimError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer, Strict
 from pydantic_core import CoreSchema, core_schema
 
-from hearth.config import active_hours
-from hearth.config.choices import Window
+from hearth.config import Window, active_hours
 from hearth.types import Priority
 
 MAX_TEXT_CHARS = 1000

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from hearth.config import fields
-from hearth.config.choices import PackingMode, PolicyName, StartedStreams, UnreplayableStreams, Window
+from hearth.config import PackingMode, PolicyName, StartedStreams, UnreplayableStreams, Window, fields
 from hearth.config.fields import RESTART, Section
 from hearth.types import LoadOptions, Priority, canonical_model
 

@@ -5,7 +5,7 @@ The single place where an item of the queue ends: whoever comes first sets its o
 
 from __future__ import annotations
 
-from hearth.config.choices import MIB_PER_GB
+from hearth.config import MIB_PER_GB
 from hearth.errors import (
     BackendError,
     BackendUnreachable,

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
-from hearth.config.choices import MIB_PER_GB
+from hearth.config import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Job, Workload
