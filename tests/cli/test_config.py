@@ -90,12 +90,19 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_li
 
 
 def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(hearth, file, stub):
-    stub.put("/api/tags", {"models": [{"name": "here:1b"}]})
-    for name, url, says in (
-        ("HERE:1b", stub.url, ""),
-        ("a:1b", stub.url, "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n"),
-        ("a:1b", "http://127.0.0.1:9", "warning: gpu.home_model: Ollama does not answer at http://127.0.0.1:9, so it is unknown"),
+    stub.put("/api/version", {"version": "0.33.0"})
+    here, nowhere, odd = (
+        [{"name": "here:1b", "model": "here:1b"}],
+        "http://127.0.0.1:9",
+        f"the answer of Ollama at {stub.url} could not be read",
+    )
+    for name, url, models, says in (
+        ("HERE:1b", stub.url, here, ""),
+        ("a:1b", stub.url, here, "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n"),
+        ("a:1b", stub.url, "none", f"warning: gpu.home_model: {odd}, so it is unknown whether a:1b is installed\n"),
+        ("a:1b", nowhere, here, f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is unknown whether a:1b is"),
     ):
+        stub.put("/api/tags", {"models": models})
         file.write_text(f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n")
         result = hearth("config", "check", str(file))
         assert (result.exit_code, result.stderr[: len(says) or None]) == (0, says)

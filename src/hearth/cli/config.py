@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import cast
 import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
-from hearth.cli.client import GatewayClient, gateway_options, json_option, part, parts, printable, text, texts
+from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
@@ -29,6 +30,7 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
+from hearth.errors import BackendError, BackendProtocolError
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.opening import database_path, open_directory
@@ -102,12 +104,25 @@ def _home_model(settings: Settings) -> Iterable[str]:
     if not home:
         return
     try:
-        listed = parts(GatewayClient(url).fetch("/api/tags", timeout_s=OLLAMA_TIMEOUT_S), "models")
-    except click.ClickException:
-        yield f"gpu.home_model: Ollama does not answer at {url}, so it is unknown whether {home} is installed"
+        _, installed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
+    except BackendError as error:
+        odd = isinstance(error, BackendProtocolError)
+        why = f"the answer of Ollama at {url} could not be read" if odd else f"Ollama does not answer at {url}"
+        yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
-    if canonical_model(home).lower() not in {canonical_model(text(model, "name")).lower() for model in listed}:
+    if canonical_model(home).lower() not in {canonical_model(name).lower() for name in installed}:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
+
+
+async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:
+    """The version of the Ollama there, and what is installed. Raises BackendError."""
+    from hearth.backends.ollama_control import OllamaControl  # noqa: PLC0415 (only commands that ask Ollama pay for it)
+
+    control = OllamaControl(url, timeout_s=timeout_s)
+    try:
+        return await control.version(), [model.name for model in await control.installed()]
+    finally:
+        await control.aclose()
 
 
 @config.command

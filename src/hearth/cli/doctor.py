@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 import click
 
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
-from hearth.backends.ollama_control import OllamaControl
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
-from hearth.cli.config import find_config
+from hearth.cli.config import find_config, version_and_models
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
@@ -103,7 +102,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
 def _ollama(settings: Settings) -> Iterator[Finding]:
     url = settings.ollama.url
     try:
-        version, installed = asyncio.run(_asked(url))
+        version, installed = asyncio.run(version_and_models(url, _TIMEOUT_S))
     except BackendError as error:
         yield Finding("FAIL", "Ollama", error.message, "start it (`systemctl start ollama`), or correct ollama.url")
         return
@@ -111,14 +110,6 @@ def _ollama(settings: Settings) -> Iterator[Finding]:
     if urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
         yield from check_ollama_settings(ollama_environment(), settings)
     yield from check_models(installed, settings)
-
-
-async def _asked(url: str) -> tuple[str, list[str]]:
-    control = OllamaControl(url, timeout_s=_TIMEOUT_S)
-    try:
-        return await control.version(), [model.name for model in await control.installed()]
-    finally:
-        await control.aclose()
 
 
 def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:

@@ -156,13 +156,15 @@ def with_key(text: str, entry: list[str]) -> str:
 
 
 def without_key(text: str, name: str) -> str:
-    """The text of a configuration file without the key of that name; comments stay. Raises Unusable."""
-    _, keys = _pair(_pair(_root(text), "auth")[1], "keys")
+    """The text of a configuration file without the key of that name, `keys: []` after the last one; comments stay. Raises Unusable."""
+    keys_key, keys = _pair(_pair(_root(text), "auth")[1], "keys")
     items = keys.value if isinstance(keys, yaml.SequenceNode) and not keys.flow_style else []
     for item in items:
         if getattr(_pair(item, "name")[1], "value", None) == name:
             lines = text.splitlines(keepends=True)
             del lines[item.start_mark.line : _last_line(item) + 1]
+            if keys_key is not None and len(items) == 1:
+                lines[keys_key.start_mark.line] = lines[keys_key.start_mark.line].replace(":", ": []", 1)
             return "".join(lines)
     raise _not_by_line()
 

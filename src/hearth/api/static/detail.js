@@ -20,11 +20,13 @@ export function Detail({ state, now, shown, close }) {
   <//>`;
 }
 
+const times = (number) => (number === 1 ? "once" : `${number} times`);
+
 function rowsOf(item, state, now) {
   const shared = [["Caller", item.caller], ["Model", short(item.model)], ["Lane", item.band ? `${item.lane}, ${item.band}` : item.lane], ["Task type", item.task_type],
     ["Number", String(item.sequence)]];
   if (item.outcome) return [...shared, ...endedRows(item)];
-  const interrupted = item.interrupts ? `${item.interrupts} times` : null;
+  const interrupted = item.interrupts ? times(item.interrupts) : null;
   const prompt = item.prompt_tokens ? `about ${count(item.prompt_tokens)} tokens` : null;
   if (item.dispatched) {
     return [...shared, ["State", item.stopping ? "stopping" : item.first_byte ? "answering" : "reading the prompt"], ["Waited", duration(item.dispatched - item.arrived)],
@@ -42,6 +44,6 @@ function endedRows(item) {
     ["Waited in the queue", duration(phases.queue)], ["Model swap", duration(phases.swap)], ["Reading the prompt", duration(phases.first)],
     ["Writing the answer", duration(phases.write)], ["Total", duration(item.total_s)],
     ["Tokens", item.output_tokens == null ? null : `${count(item.prompt_tokens)} prompt, ${count(item.output_tokens)} answer`], ["Speed", rate(tokensPerSecond(item))],
-    ["Interrupted", item.interrupts ? `${item.interrupts} times${item.resumed ? `, ${HOW[item.resumed] ?? item.resumed}` : ""}` : null],
+    ["Interrupted", item.interrupts ? `${times(item.interrupts)}${item.resumed ? `, ${HOW[item.resumed] ?? item.resumed}` : ""}` : null],
     ["Cost", item.cost_usd ? usd(item.cost_usd) : null]];
 }

@@ -29,6 +29,7 @@ export class History extends Component {
     this.abort?.abort();
     const abort = (this.abort = new AbortController());
     this.setState({ window });
+    if (!this.props.feed.state.jobs) return this.setState({ problem: "The history needs the store: storage.enabled is off." });
     try {
       const response = await fetch(`/llm/history?window=${window}`, { headers: this.props.feed.headers, signal: abort.signal, cache: "no-store" });
       if (abort.signal.aborted) return;

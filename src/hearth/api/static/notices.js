@@ -38,22 +38,31 @@ export class Alerts extends Component {
     this.state = { seen: readSeen() };
   }
 
-  acknowledge(key) {
-    const seen = [...this.state.seen, key];
+  componentDidUpdate() {
+    const active = activeAlerts(this.props.state).map(({ key }) => key);
+    const seen = this.state.seen.filter((key) => active.includes(key)); // One that has ended may begin again.
+    if (seen.length < this.state.seen.length) this.keep(seen);
+  }
+
+  keep(seen) {
     this.setState({ seen });
     writeSeen(seen);
   }
 
   render({ state, ask }) {
-    const active = (state.house.alerts?.active ?? []).map((alert) => ({ ...alert, key: `${alert.type} ${alert.subject}` }));
+    const active = activeAlerts(state);
     const open = active.filter(({ key }) => !this.state.seen.includes(key));
     const done = active.length - open.length;
     return html`<${Panel} title="Alerts" id="alerts-title" className="alerts" note=${done ? `${done} acknowledged` : ""}><div class="box">
       ${open.length ? html`<ul class="facts">${open.map(({ key, type, subject }) => html`<li key=${key}><span class="dot warn"></span>
         <span class="grow"><b>${alertText(type)}${subject ? ` (${short(subject)})` : ""}</b><br /><span class="muted">${alertAdvice(type)}</span></span>
-        ${ask ? html`<button class="small" aria-label=${`Acknowledge: ${alertText(type)}`} onClick=${() => this.acknowledge(key)}>OK</button>` : null}</li>`)}</ul>`
-        : html`<${Empty}>No active alerts.<//>`}</div><//>`;
+        ${ask ? html`<button class="small" aria-label=${`Acknowledge: ${alertText(type)}`} onClick=${() => this.keep([...this.state.seen, key])}>OK</button>` : null}</li>`)}</ul>`
+        : html`<${Empty}>${done ? "All active alerts are acknowledged." : "No active alerts."}<//>`}</div><//>`;
   }
+}
+
+function activeAlerts(state) {
+  return (state.house.alerts?.active ?? []).map((alert) => ({ ...alert, key: `${alert.type} ${alert.subject}` }));
 }
 
 function readSeen() {
@@ -66,7 +75,7 @@ function readSeen() {
 
 function writeSeen(seen) {
   try {
-    localStorage.setItem("hearth.acknowledged", JSON.stringify(seen.slice(-50)));
+    localStorage.setItem("hearth.acknowledged", JSON.stringify(seen));
   } catch {
     // Storage is off: it is acknowledged until the page is closed.
   }

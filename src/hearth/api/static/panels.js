@@ -84,7 +84,7 @@ export function Running({ state, now, orders, ask, show, matches }) {
   const { swap } = state.gpu;
   return html`<${Panel} title="Running now" id="running-title" className="now" note=${items.length ? `${items.length} on the GPU` : ""}>
     <div class="box">${swap ? html`<${SwapRow} swap=${swap} now=${now} />` : null}
-    ${items.length || swap ? null : html`<${Empty}>Nothing is running. ${down ? "The model server does not answer." : state.gpu.loaded_model
+    ${items.length || swap ? null : Object.keys(state.running).length ? html`<${Empty}>No running request matches the filter.<//>` : html`<${Empty}>Nothing is running. ${down ? "The model server does not answer." : state.gpu.loaded_model
       ? `${short(state.gpu.loaded_model)} is loaded and ready.` : "No model is loaded."}<//>`}
     <ul class="runs">${items.map((item) => html`<${Run} key=${item.sequence} item=${item} now=${now} state=${state} orders=${orders} ask=${ask} show=${show} />`)}</ul></div>
   <//>`;
@@ -92,7 +92,7 @@ export function Running({ state, now, orders, ask, show, matches }) {
 
 function SwapRow({ swap, now }) {
   const passed = now - swap.since;
-  const names = { waiting: "a request waits for it", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again" };
+  const names = { waiting: swap.to ? "a request waits for it" : "a request waits for another model", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again" };
   const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.unloading.map(short).join(", ");
   return html`<div class="run swapping">
     <div class="run-head"><span class="badge swap">${swap.to ? "swap" : "unload"}</span><b>${what}</b>

@@ -10,7 +10,8 @@ export class Playground extends Component {
     super(props);
     const models = Object.values(props.state.models).filter((model) => model.installed && !model.name.includes("embed"));
     this.models = models.map((model) => model.name).sort();
-    this.state = { model: props.state.gpu.loaded_model ?? props.state.gpu.home_model ?? this.models[0] ?? "", answer: "", note: "", running: false };
+    const { loaded_model: loaded, home_model: home } = props.state.gpu;
+    this.state = { model: [loaded, home].find((name) => this.models.includes(name)) ?? this.models[0] ?? "", answer: "", note: "", running: false };
   }
 
   componentWillUnmount() {
