@@ -17,8 +17,8 @@ from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Lane, Priority
 from tests.api.conftest import serving
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, Caller, FakeGateway, FakeWorker, scripted
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
+from tests.support.patience import until
 from tests.support.virtual_time import in_virtual_time
 
 CHAT = {"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}

@@ -20,9 +20,9 @@ from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNot
 from hearth.ports import Exchange, GenerationBackend, ModelControl
 from hearth.types import BackendCall, LoadOptions
 from tests.backends.stub_server import LAST_CHUNK, Peer, StubServer, chunked, head_of, read, read_until_broken
-from tests.emulator.waiting import until
 from tests.support import ollama_wire as wire
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault
+from tests.support.patience import until
 from tests.support.taking import chunks_of
 
 LOAD_S = 0.02

@@ -18,9 +18,8 @@ from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemResen
 from hearth.types import BackendCall, Outcome, nano_usd, usd
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BODY, BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
-from tests.emulator.waiting import until
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 from tests.worker.house import new_item
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))

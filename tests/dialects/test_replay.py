@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
@@ -19,6 +20,7 @@ from tests.dialects.captured import captured
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected, go_on, interrupted, route, sent_of, some_answer, stream
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 
 STREAMS = 840
 """Random ones for each of six routes."""
@@ -79,6 +81,20 @@ def test_a_recorded_stream_goes_on_from_all_over_to_its_own_end(name: str, step:
         sent = sent_of(stream_of.path, stream_of.body[:cut])
         replay = Replay(route(stream_of.path), sent)
         assert sent.data + replay.feed(stream_of.body) + replay.finish() == stream_of.body
+
+
+def escaped(data: bytes) -> bytes:
+    """The same frames with every character beyond ASCII as JSON escapes it: some in two parts."""
+    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], data.decode()).encode()
+
+
+@settings(max_examples=100 * EXAMPLES, deadline=None)
+@given(st.sampled_from(ROUTES), st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.randoms(use_true_random=False))
+def test_any_text_goes_on_from_any_byte_also_within_a_character_and_between_the_two_parts_of_one(path, said, rng) -> None:
+    first, second = (b"".join(stream(path, text(said), Run(rng=rng))) for _ in range(2))
+    first, second = rng.choice([(first, escaped(second)), (escaped(first), second)])
+    sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
+    assert told(path, sent.data + go_on(path, sent, second, rng)).answer == expected(path, text(said))
 
 
 # Runs that differ.

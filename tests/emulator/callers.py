@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
-from tests.emulator.waiting import until
+from tests.support.patience import until
 
 
 def model(name: str, **changes: Any) -> EmulatedModel:

@@ -22,9 +22,8 @@ from hearth.errors import BackendGone
 from hearth.events import ItemResent, ResidencyDrifted, SwapCompleted, SwapFailed
 from tests.clients.home import Home, house_settings, open_home
 from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 
 SHORT_S = 1.0
 """A timeout that a test waits for."""

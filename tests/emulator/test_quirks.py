@@ -17,9 +17,8 @@ from hearth.emulator.quirks import KINDS, parse_quirk
 from hearth.errors import ConfigError
 from tests.emulator.callers import MESSAGES, SLOW, Caller, cancel, leave_in_mid_stream, loaded_names, model, occupied
 from tests.emulator.captures import dechunk, masked, read_capture
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "emulator.md"
 Show = Callable[..., Awaitable[tuple[Emulator, Caller]]]

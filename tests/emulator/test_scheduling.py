@@ -13,9 +13,8 @@ import pytest
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, occupied
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 
 
 async def test_loads_are_served_in_order_of_arrival_and_a_loaded_model_past_a_load_that_waits_for_it(emulated):

@@ -17,8 +17,8 @@ from hearth.emulator.wire import keep_alive_s, nanoseconds, timestamp
 from hearth.errors import ConfigError
 from tests.emulator.captures import connect, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
+from tests.support.patience import until
 
 
 def request(method: str, path: str, body: str = "", *headers: str) -> bytes:

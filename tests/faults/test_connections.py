@@ -21,9 +21,8 @@ from hearth.config.settings import GatewayConfig, KeySettings
 from hearth.errors import BackendError
 from hearth.types import CloudCall
 from tests.emulator.callers import model
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 from tests.wire.front import Front, front_settings, open_front
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -179,7 +178,7 @@ async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
         for _ in range(CHURN // 20):
             for _, writer in await asyncio.gather(*(connect(front) for _ in range(20))):
                 writer.transport.abort()
-        await until(lambda: descriptors() <= before, within_s=WITHIN_S)
+        await until(lambda: descriptors() <= before)
         assert SERVED in await answers_to(front)
 
 
@@ -197,7 +196,7 @@ async def test_a_key_that_is_taken_out_ends_nothing_that_was_accepted_and_begins
                 return got.status, await got.read()
 
         accepted = [asyncio.ensure_future(ask(30)) for _ in range(2)]
-        await until(lambda: front.gateway.health()["queue"]["waiting"] == 1 and front.emulator.in_flight, within_s=WITHIN_S)
+        await until(lambda: front.gateway.health()["queue"]["waiting"] == 1 and front.emulator.in_flight)
         assert front.gateway.reload(GatewayConfig(settings=front_settings(auth=WITHOUT_GUEST)))
         assert (await ask(1))[0] == 401
         async with asyncio.timeout(WITHIN_S):

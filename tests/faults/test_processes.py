@@ -19,10 +19,9 @@ import pytest
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from tests.emulator.callers import model
-from tests.emulator.waiting import until
 from tests.reliability.served import Process, of, some
 from tests.support.examples import EXAMPLES
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, until
 
 pytestmark = pytest.mark.timeout(180)
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
@@ -81,7 +80,7 @@ class Home:
         return task
 
     async def until(self, holds: Callable[[], object]) -> None:
-        await until(holds, within_s=WITHIN_S)
+        await until(holds)
 
     def rows(self, query: str) -> list[Any]:
         with closing(sqlite3.connect(self.directory / "hearth.db")) as file:

@@ -2,4 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 WITHIN_S = 120.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return once `condition()` is true of what a real server does on its own time; raises `TimeoutError` where it is not in time."""
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():  # noqa: ASYNC110 - the server under test has no event for what a test waits for
+            await asyncio.sleep(0.001)

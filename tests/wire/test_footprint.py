@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
-from tests.emulator.waiting import until
+from tests.support.patience import until
 from tests.wire.front import Front
 from tests.wire.test_leaving import chat, opened, waiting
 

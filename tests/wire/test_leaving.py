@@ -16,9 +16,8 @@ from hearth.events import ItemEnded, ItemInterrupted
 from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
-from tests.emulator.waiting import until
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import until
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
 from tests.worker.house import House, new_item, settings_with
@@ -103,7 +102,7 @@ async def test_leaving_in_mid_stream_before_a_whole_answer_or_while_the_prompt_i
             await reader.readuntil(b"\n\r\n")
         await until(lambda: front.emulator.in_flight == {f"{name}:latest": 1})
         leave(writer)
-        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
+        await until(lambda: not front.emulator.in_flight)
         writer.close()
 
 
@@ -116,9 +115,9 @@ async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any
         _, writer = await ask(front, route("slow", stream=stream))
         await until(lambda: waiting(front) == 1)
         writer.close()
-        await until(lambda: waiting(front) == 0, within_s=WITHIN_S)
+        await until(lambda: waiting(front) == 0)
         running.close()
-        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
+        await until(lambda: not front.emulator.in_flight)
         assert asked_of(front, "slow") == 1
 
 

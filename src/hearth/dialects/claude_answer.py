@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias, cast
+from typing import cast
 
 from hearth.dialects.claude_blocks import decoded_arguments
 from hearth.dialects.claude_request import ClaudeRequest
@@ -29,8 +29,6 @@ from hearth.dialects.writers import (
 )
 from hearth.errors import BackendGone, BackendProtocolError
 from hearth.types import MAX_TOKENS, BilledTokens
-
-Event: TypeAlias = Mapping[str, object]
 
 _PASSED = ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping")
 """Errors are told in Hearth's words; what a client library adds to the events is none of the caller's."""
@@ -55,7 +53,7 @@ class Meter:
         self.started = False
         self.stopped = False
 
-    def note(self, event: Event) -> None:
+    def note(self, event: JsonObject) -> None:
         """Take in one event; what is malformed, unknown or beyond what anybody can use counts nothing."""
         match event.get("type"):
             case "message_start":
@@ -90,7 +88,7 @@ class Meter:
             cache_write_hour=hour,
         )
 
-    def _read(self, usage: Event) -> None:
+    def _read(self, usage: JsonObject) -> None:
         hour = _object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")
         counts = {**{name: _count(usage.get(name)) for name in _COUNTERS}, "hour": _count(hour)}
         self._usage |= {name: count for name, count in counts.items() if count is not None}
@@ -121,16 +119,17 @@ class Answer:
         self._call: tuple[str, str] | None = None
         self._written: list[str] = []
 
-    def feed(self, event: Event, now: float) -> bytes:
+    def feed(self, event: Mapping[str, object], now: float) -> bytes:
         """The bytes that one event of Claude's stream adds; always empty for a caller who does not stream."""
-        self._meter.note(event)
-        if self._writer is None:
-            return self._pass_on(event)
-        new = self._added(event, now)
+        fields = cast("JsonObject", event)
+        self._meter.note(fields)
+        new = self._added(fields, now)
         self._said += new
+        if self._writer is None:
+            return self._pass_on(fields)
         if not self._request.streaming:
             return b""
-        begun = self._writer.begin() if event.get("type") == "message_start" else []
+        begun = self._writer.begin() if fields.get("type") == "message_start" else []
         wall_s = self._wall_s(now)
         return b"".join([*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))])
 
@@ -139,11 +138,12 @@ class Answer:
         answer did. BackendProtocolError: the answer cannot be written in this dialect."""
         if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")
+        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect == "ollama"
+        only_objects = native or (self._writer is None and not self._request.streaming)
+        if only_objects and done.reason == "stop" and any(call.arguments is None for call in done.calls):
+            raise BackendProtocolError("Claude called a tool with arguments that are not a JSON object")
         if self._writer is None:
             return b"" if self._request.streaming else encode(assembled(self._events)) + b"\n"
-        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect == "ollama"
-        if native and done.reason == "stop" and any(call.arguments is None for call in done.calls):
-            raise BackendProtocolError("Claude called a tool with arguments that are not JSON")
         if self._request.streaming:
             return b"".join(self._writer.end(done, wall_s))
         return encode(self._writer.whole(done, wall_s)) + (b"" if native else b"\n")
@@ -172,19 +172,17 @@ class Answer:
         chat, include_usage = path is Endpoint.OPENAI_CHAT, self._request.include_usage
         return OpenAiWriter(name, self._model, chat=chat, created_wall_s=created_wall_s, made_by="fp_claude", include_usage=include_usage)
 
-    def _pass_on(self, event: Event) -> bytes:
-        fields = cast("JsonObject", dict(event))
+    def _pass_on(self, fields: JsonObject) -> bytes:
         if fields.get("type") not in _PASSED:
             return b""
-        message = fields.get("message")
-        if isinstance(message, dict):
-            fields["message"] = {**message, "model": self._model}
+        if isinstance(message := fields.get("message"), dict):
+            fields = {**fields, "message": {**message, "model": self._model}}
         if self._request.streaming:
             return event_frame(fields)
         self._events.append(fields)
         return b""
 
-    def _added(self, event: Event, now: float) -> list[Said]:
+    def _added(self, event: JsonObject, now: float) -> list[Said]:
         """What the event adds to the answer."""
         match event.get("type"):
             case "message_delta":
@@ -270,12 +268,12 @@ def assembled(events: Iterable[JsonObject]) -> JsonObject:
     block: JsonObject = {}
     written = ""
     for event in events:
-        delta = _json_object(event.get("delta"))
+        delta = _object(event.get("delta"))
         match event.get("type"):
             case "message_start":
-                message = {**_json_object(event.get("message")), "content": blocks}
+                message = {**_object(event.get("message")), "content": blocks}
             case "content_block_start":
-                block, written = dict(_json_object(event.get("content_block"))), ""
+                block, written = dict(_object(event.get("content_block"))), ""
                 blocks.append(block)
             case "content_block_delta":
                 written += str(delta.get("partial_json") or "")
@@ -285,16 +283,12 @@ def assembled(events: Iterable[JsonObject]) -> JsonObject:
                     citations = block.get("citations")
                     block["citations"] = [*(citations if isinstance(citations, list) else []), delta["citation"]]
             case "content_block_stop" if written:
-                block["input"] = decoded_arguments(written) or {}  # cut off in the middle
+                block["input"] = decoded_arguments(written) or {}  # what was cut off is no call, and no object
             case "message_delta":
-                reported = {name: one for name, one in _json_object(event.get("usage")).items() if one is not None}
-                usage = _json_object(message.pop("usage", None)) | reported
+                reported = {name: one for name, one in _object(event.get("usage")).items() if one is not None}
+                usage = _object(message.pop("usage", None)) | reported
                 message |= delta | {"usage": usage}
     return message
-
-
-def _json_object(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _nanoseconds(duration_s: float) -> int:
@@ -302,18 +296,18 @@ def _nanoseconds(duration_s: float) -> int:
     return max(1, int(duration_s * 1e9))
 
 
-def _object(value: object) -> Event:
-    return value if isinstance(value, Mapping) else {}
+def _object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
 
 
-def _string(fields: Event, name: str) -> str:
+def _string(fields: JsonObject, name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS else None
+def _count(value: JsonValue) -> int | None:
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
 
 
-def _text_bytes(part: Event) -> int:
+def _text_bytes(part: JsonObject) -> int:
     return sum(len(value.encode("utf-8", "replace")) for name, value in part.items() if name != "type" and isinstance(value, str))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import anthropic
@@ -187,15 +188,18 @@ def test_every_reason_to_stop_has_its_word_in_every_dialect(reason, native, open
 
 
 def test_a_tool_call_that_was_cut_off_is_never_made_up_and_fails_where_the_dialect_has_no_way_to_say_it():
-    cut, broken = (story(text(0, "So:"), tool(1, "weather", '{"city": "K'), reason=reason) for reason in ("max_tokens", "tool_use"))
+    cut, *broken = (
+        story(text(0, "So:"), tool(1, "weather", written), reason=reason)
+        for written, reason in (('{"city": "K', "max_tokens"), ('{"city": "K', "tool_use"), ("[1]", "tool_use"), ("5", "tool_use"))
+    )
     assert "tool_calls" not in whole(CHAT, cut)["message"]
     assert b"tool_calls" not in streamed(CHAT, cut)
     choice = whole(OAI, cut)["choices"][0]
     assert (choice["message"]["tool_calls"][0]["function"]["arguments"], choice["finish_reason"]) == ('{"city": "K', "length")
     assert whole(MESSAGES, cut)["content"][1]["input"] == {}
-    for stream in (True, False):
-        with pytest.raises(BackendProtocolError, match="not JSON"):
-            told(answer(CHAT, stream=stream), broken)
+    for events, (path, stream) in product(broken, ((CHAT, True), (CHAT, False), (MESSAGES, False))):
+        with pytest.raises(BackendProtocolError, match="not a JSON object"):
+            told(answer(path, stream=stream), events)
 
 
 def test_the_prompt_of_an_answer_is_all_that_was_read():
