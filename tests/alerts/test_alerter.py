@@ -82,7 +82,7 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
         for number in (0, 1, 11, 11):
             it.emit(item(ev.ItemEnded, number))
         assert await it.arrived() == []
-        it.emit(item(ev.ItemEnded, 10))
+        it.emit(item(ev.ItemLost, 10))
         assert await it.arrived() == ["Hearth: Resolved: Long queue: 5 external requests wait."]
         assert it.alerter.status()["active"] == []
 

@@ -130,7 +130,7 @@ class GatewayAlerter(HandlingSink):
         self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
             **{kind: partial(self._send_all, rule) for kind, rule in RULES.items()},
             ev.RequestRejected: self._on_rejected,
-            **dict.fromkeys((*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded), self._on_queue),
+            **dict.fromkeys((*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded, ev.ItemLost), self._on_queue),
             ev.SwapCompleted: self._on_swap,
         }
         self.update(settings)

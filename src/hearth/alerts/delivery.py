@@ -245,14 +245,15 @@ class Target:
             self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
             return "refused", PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
-        if url == self._url:
-            self._last, now = answer.name, self._clock.monotonic()
-            self._gone = outcome == "gone"
-            if wait_s > 0:
-                self._silent_until = max(self._silent_until, now + wait_s)
-            self._failures = self._failures + 1 if outcome == "retry" else 0
-            self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
-            self._wake.set()
+        if url != self._url:  # what the old address says holds for that one; a message that it has not taken goes to the new one
+            return "delivered" if outcome == "delivered" else "retry", answer
+        self._last, now = answer.name, self._clock.monotonic()
+        self._gone = outcome == "gone"
+        if wait_s > 0:
+            self._silent_until = max(self._silent_until, now + wait_s)
+        self._failures = self._failures + 1 if outcome == "retry" else 0
+        self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
+        self._wake.set()
         return outcome, answer
 
     def _give_up(self, reason: str, *, stopped: bool = False, keep_conditions: bool = False) -> None:
