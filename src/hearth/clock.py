@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 MIN_STEP_S = 0.5
@@ -43,6 +44,11 @@ class ClockSteps:
             self._ahead_s = ahead_s
             return step_s
         return 0.0
+
+
+def rfc3339(wall_s: float) -> str:
+    """An instant (seconds since 1970) for programs to read: in UTC, to the millisecond."""
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def new_api_key() -> str:

@@ -191,9 +191,8 @@ GpuFault: TypeAlias = Literal["no_driver", "no_such_device", "gpu_lost", "driver
 
 
 class GpuUnavailable(HearthError):
-    """The GPU cannot be read; events carry the `fault` as `reason`. Never reaches a caller."""
+    """The GPU cannot be read; the fault is the `reason`. Never reaches a caller."""
 
     def __init__(self, fault: GpuFault, message: str | None = None) -> None:
         super().__init__(message)
-        self.fault = fault
         self.reason = fault

@@ -122,6 +122,8 @@ RequestId = NewType("RequestId", str)
 JOB_PREFIX = "job_"
 BATCH_JOB_PREFIX = "batch_req_"
 """What the id of a job begins with, the latter for a request of a batch; 32 hex digits follow. No other request goes by such an id."""
+LOCAL_CALLER = "local"
+"""The caller name of every loopback peer while no keys are configured."""
 SEVERAL_CALLERS = "several"
 """The caller of what different callers share. No key has this name: whose name it is may see and cancel it."""
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import LOCAL_CALLER, Admission, BodyRoom, Identity, Keyring, admission_of, admit, check_model, digest_of
+from hearth.admission.auth import Admission, BodyRoom, Identity, Keyring, admission_of, admit, check_model, digest_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
 from hearth.config.settings import AuthSettings, CallerLimits, GatewayConfig, KeySettings, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated
-from hearth.types import Lane, Priority
+from hearth.types import LOCAL_CALLER, Lane, Priority
 from tests.support.cases import for_each
 
 KEY = "hearth_correct"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hearth import events as ev
-from hearth.alerts.alerter import CHECK_EVERY_S, MAX_KEYS, Debouncer, GatewayAlerter
+from hearth.alerts.alerter import CHECK_EVERY_S, MAX_CALLERS, MAX_KEYS, Debouncer, GatewayAlerter
 from hearth.alerts.rules import Alert
 from hearth.bootstrap.assembly import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
@@ -63,6 +63,14 @@ async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold
             it.emit(rejected("rate_limited"))
         assert await it.arrived() == [f"{said} 19 more like this since the last message."]
         assert it.alerter.status()["suppressed"] == 19
+
+
+@in_virtual_time
+async def test_the_refusals_of_so_many_callers_are_remembered_and_with_one_more_those_of_the_quietest_are_forgotten():
+    async with alerting(ONE.replace(rate_limit_alert_threshold=2)) as it:
+        for number in (*range(MAX_CALLERS), 0, MAX_CALLERS, 2, 1):
+            it.emit(rejected("rate_limited", f"caller {number}"))
+        assert [text.partition(" was refused")[0].rpartition(": ")[2] for text in await it.arrived()] == ["caller 0", "caller 2"]
 
 
 @in_virtual_time

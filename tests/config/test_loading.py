@@ -91,6 +91,8 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
+        ("telemetry: {otlp_endpoint: 'http://me:pw@c:4318'}", "telemetry.otlp_endpoint: must be a URL without user, password"),
+        ("telemetry: {service_name: ''}", "telemetry.service_name: must not be empty"),
         ("{'': 1}", '[""]: unknown key'),
         ("budget: {colour: red}", "budget.colour: unknown key; known here: daily_external_usd, alert_pct"),
         ("scheduling: {time_zone: Mars/Olympus}", "scheduling.time_zone: unknown time zone: check the spelling"),

@@ -142,6 +142,18 @@ async def test_of_what_has_ended_a_caller_sees_only_its_own_an_admin_all_and_nob
                 assert friend.state["you"] == {"caller": "friend", "admin": False}
 
 
+@in_virtual_time
+async def test_a_view_serves_who_comes_within_half_a_pause_and_is_made_anew_for_who_comes_later():
+    async with House("a", resident=("a",)) as house:
+        for after_s, is_shared in ((MIN_INTERVAL_S / 2 - 0.02, True), (MIN_INTERVAL_S / 2 + 0.02, False)):
+            feed = DashboardFeed(house.gateway)
+            async with watching(house.gateway, feed=feed) as first:
+                await asyncio.sleep(after_s)
+                async with watching(house.gateway, feed=feed) as late:
+                    await settle()
+                    assert (late.now == first.now) is is_shared
+
+
 @for_each(
     ("situation", "kind"),
     [

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from hearth.events import BackendCameUp, BackendWentDown, Event, ItemEnded, ItemInterrupted, RequestRejected
-from hearth.observability.records import BUCKET_S, DAY_S, EventFanout, Stats24h
-from hearth.types import EndedCount, Lane, Outcome
+from hearth.observability.records import BUCKET_S, EventFanout, Stats24h
+from hearth.types import DAY_S, EndedCount, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, fact, interrupted, rejected, sample
 
 SECRET = "the prompt that an error text quotes"

@@ -23,9 +23,7 @@ from opentelemetry.trace import StatusCode
 from hearth import events as ev
 from hearth.bootstrap import running_gateway
 from hearth.clock import SystemClock
-from hearth.config.loading import parse_config
 from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, Settings, TelemetrySettings
-from hearth.errors import ConfigError
 from hearth.events import Event, ItemDispatched, ItemQueued, TelemetryFailed, TelemetryRecovered
 from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker, Timeline
 from hearth.observability.tracing import CLOSE_TIMEOUT_S, GIVING_UP_TIMEOUT_S, OtlpTraces
@@ -217,12 +215,6 @@ async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
     _, parts = traced.tree()
     assert len(parts) <= STEPS_KEPT + 4
     assert traced.drawn((), parts[-1])[0].endswith(" 8-9"), "the last one is worth more than those before it"
-
-
-@for_each("text", ["otlp_endpoint: collector", "otlp_endpoint: 'http://me:secret@c:4318'", "sample_ratio: 1.5", "service_name: ''"])
-def test_settings_that_cannot_be_used_are_refused_by_name(text: str):
-    with pytest.raises(ConfigError, match=rf"telemetry\.{text.partition(':')[0]}"):
-        parse_config(f"telemetry: {{{text}}}", source="f", environ={})
 
 
 @for_each(

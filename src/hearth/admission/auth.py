@@ -17,10 +17,7 @@ from hearth.admission.limits import RateLimiter
 from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
-from hearth.types import Lane, Priority, canonical_model, value
-
-LOCAL_CALLER = "local"
-"""The caller name of every loopback peer while no keys are configured."""
+from hearth.types import LOCAL_CALLER, Lane, Priority, canonical_model, value
 
 _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 _TASK_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

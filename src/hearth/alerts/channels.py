@@ -7,7 +7,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from typing import Literal
@@ -15,6 +14,7 @@ from typing import Literal
 from yarl import URL
 
 from hearth.alerts.rules import Alert, Severity, shown
+from hearth.clock import rfc3339
 from hearth.types import Post, PostAnswer
 
 DEFAULT_WAIT_S = 5.0
@@ -91,7 +91,7 @@ def discord_post(url: str, message: Message) -> Post:
         title=discord_text(message.title, TITLE_LIMIT),
         description="\n".join(discord_text(line, share) for line in message.lines),
         color=_GREEN if message.resolved else _LOOKS[message.severity][0],
-        timestamp=_rfc3339(message.wall_at),
+        timestamp=rfc3339(message.wall_at),
     )
     webhook = DiscordWebhook(url="", username="Hearth", allowed_mentions={"parse": []}, embeds=[])
     webhook.add_embed(embed)
@@ -119,7 +119,7 @@ def webhook_post(url: str, message: Message) -> Post:
         "text": "\n".join(message.lines)[:TEXT_CHARS],
         "severity": message.severity.name.lower(),
         "resolved": message.resolved,
-        "at": _rfc3339(message.wall_at),
+        "at": rfc3339(message.wall_at),
         "dropped": message.dropped,
         "alerts": alerts,
     }
@@ -155,10 +155,6 @@ def discord_text(text: str, limit: int) -> str:
 
 def _json_post(url: str, body: Mapping[str, object]) -> Post:
     return Post(url=url, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode())
-
-
-def _rfc3339(wall_at: float) -> str:
-    return datetime.fromtimestamp(wall_at, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:

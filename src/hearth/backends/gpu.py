@@ -88,7 +88,7 @@ class GpuThread:
             try:
                 reading = card.read()
             except GpuUnavailable as error:
-                if error.fault != "no_driver":
+                if error.reason != "no_driver":
                     raise
                 missing = missing or error
             else:

@@ -22,12 +22,10 @@ from hearth.config.document import Document, KeyPath, Problem, complaints, confi
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
-from hearth.types import SEVERAL_CALLERS, Lane
+from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, Lane
 
 DEFAULT_PATH = Path("config/llm_gateway.yaml")
 MAX_DOCUMENT_BYTES = 256 * 1024
-ANONYMOUS = "local"
-"""The caller's name where there are no keys."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CLOUD_KEY = ("cloud", "api_key")
 _REPLACED_IN = {
@@ -229,7 +227,7 @@ def effectless(settings: Settings) -> Iterator[str]:
     """Settings that can have no effect, each with the reason; they are no mistakes."""
     keys = {key.name: key for key in settings.auth.keys}
     for name in settings.rate_limits.callers:
-        if name not in keys and (keys or name != ANONYMOUS):
+        if name not in keys and (keys or name != LOCAL_CALLER):
             yield f"rate_limits.callers.{name}: no key in auth.keys has this name"
         elif name in keys and keys[name].lane is Lane.INTERNAL:
             yield f"rate_limits.callers.{name}: its key is in the internal lane, which has no limits"

@@ -12,10 +12,9 @@ from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
 from hearth.observability.metrics import Metrics
 from hearth.observability.requests import RECALLED_ROWS, SPAN_S, RequestTracker, Timeline
 from hearth.ports import EventSink, HandlingSink, InvocationHistory
-from hearth.types import EndedCount, Lane, Outcome
+from hearth.types import DAY_S, EndedCount, Lane, Outcome
 
 _LOGGER = logging.getLogger(__name__)
-DAY_S = 86_400.0
 BUCKET_S = 60.0
 _KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "interrupted")), "rejected")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import islice
 
+from hearth.clock import rfc3339
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.observability.gpu_tracker import GpuTracker
@@ -105,10 +105,6 @@ def _identity(of: QueueItem) -> dict[str, object]:
     }
 
 
-def _stamp(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
     arrived_at, started_at = entry.item.arrived_at, None if entry.place == "waiting" else entry.dispatched_at
     return _identity(entry.item) | {
@@ -117,8 +113,8 @@ def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
         "band": entry.band.name.lower(),
         "attempts": entry.attempts,
         "interrupt_count": entry.interrupts,
-        "enqueued_at": _stamp(arrived_at + wall_s),
-        "started_at": None if started_at is None else _stamp(started_at + wall_s),
+        "enqueued_at": rfc3339(arrived_at + wall_s),
+        "started_at": None if started_at is None else rfc3339(started_at + wall_s),
         "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": entry.first_byte_at is not None,
