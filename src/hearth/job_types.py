@@ -9,9 +9,6 @@ from typing import Literal
 
 from hearth.types import Lane, Priority
 
-Group = tuple[Lane, Priority, str | None, str]
-"""Lane, priority, task type and model."""
-
 
 class JobState(StrEnum):
     """Where a job is; the last three are ends, and each job reaches exactly one of them."""
@@ -77,11 +74,6 @@ class Job:
     position: int | None = None
     result: bytes | None = None
 
-    @property
-    def group(self) -> Group:
-        """Waiting jobs of one group start in the order of their numbers."""
-        return self.lane, self.priority, self.task_type, self.model
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
@@ -96,14 +88,6 @@ class JobEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """What became of a new job: it is kept, or it is the same as one that was there before."""
-
-    job: Job
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
     """How much may be kept: jobs that wait, and bytes of requests, results and files; `own_` by the one caller, None is no share."""
 
@@ -111,29 +95,6 @@ class StoreLimits:
     max_bytes: int
     own_max_queued: int | None = None
     own_max_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartConditions:
-    """Whether off-peak jobs may start; whether all jobs of batches are such; whether external ones wait on the owner's order."""
-
-    off_peak: bool
-    batches_off_peak: bool
-    paused: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Startable:
-    """The first waiting jobs of each group that may start now, in their order; of `full` groups there may be more.
-
-    `suspects` start alone and are in no group. `next_due_wall_s` is the next instant at which a job may start that may not yet.
-    """
-
-    conditions: StartConditions
-    groups: dict[Group, list[Job]]
-    full: frozenset[Group]
-    suspects: tuple[Job, ...]
-    next_due_wall_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,10 +170,11 @@ class Overnight:
                 world.go(self._ask_again(ask, lane))
 
     async def _accepted(self, ask: Ask, lane: Lane, life: Life) -> None:
-        accepted = await life.jobs.accept(ask.as_job(lane))
-        assert accepted.is_new or ask.key is not None
+        new = ask.as_job(lane)
+        accepted = await life.jobs.accept(new)
+        assert accepted.job_id == new.job_id or ask.key is not None
         if not life.killed:
-            ask.job_id, ask.refused = accepted.job.job_id, None
+            ask.job_id, ask.refused = accepted.job_id, None
             self.jobs[ask.job_id] = ask
 
     async def _ask_again(self, ask: Ask, lane: Lane) -> None:

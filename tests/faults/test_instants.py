@@ -11,7 +11,7 @@ import pytest
 from hearth.config.settings import GatewayConfig, Window
 from hearth.errors import HearthError, ShuttingDown
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapCompleted
-from hearth.job_types import Acceptance
+from hearth.job_types import Job
 from hearth.types import Outcome
 from tests.jobs.house import Disk, JobHouse, job
 from tests.support.cases import for_each
@@ -159,7 +159,7 @@ async def test_a_job_that_is_being_accepted_during_a_stop_is_durable_or_refused(
         asyncio.get_running_loop().call_at(stopped_at, lambda: stops.append(asyncio.ensure_future(house.gateway.stop(0.0))))
         await sleep_until(1.0)
         (accepted,) = await asyncio.gather(house.accept(job()), return_exceptions=True)
-        assert isinstance(accepted, Acceptance if promised else ShuttingDown)
+        assert isinstance(accepted, Job if promised else ShuttingDown)
         await sleep_until(10.0)
         await asyncio.gather(*stops)
         assert len(disk.rows("SELECT id FROM jobs")) == promised

@@ -20,7 +20,7 @@ from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobQueued
-from hearth.job_types import Acceptance, Job
+from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.jobs.service import Jobs, TaskDoor
 from hearth.storage.jobs import JobTable
@@ -158,7 +158,7 @@ class JobHouse(House):
         self.gateway.events.subscribe(self.jobs)
         self.gateway.accompany("jobs", self.jobs.runner.run)
 
-    async def accept(self, new: Job) -> Acceptance:
+    async def accept(self, new: Job) -> Job:
         return await self.jobs.accept(new)
 
     async def record(self, job_id: str) -> Job:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Setti
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits
 from hearth.jobs.service import limits_of
-from hearth.storage.jobs import JobTable, insert
-from hearth.storage.opening import connect_writer, create, shipped_migrations
+from hearth.storage.jobs import JobTable
 from hearth.types import DAY_S, MIB, Lane
 from tests.jobs.house import Disk, job
 from tests.storage.house import WALL, StoppedClock, opened
@@ -24,6 +24,8 @@ LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 DONE = JobEnd(state=JobState.COMPLETED, status=200, content_type="application/json", result=b'{"x":1}')
 LETTER = job(task_type="letter", job_key="7")
 SIZE = len(job().request)
+NEVER = inf
+"""No cancel of the same job was reported as failed."""
 
 Process = Callable[[], Awaitable[JobTable]]
 
@@ -66,18 +68,18 @@ async def done(table: JobTable, number: int, end: JobEnd = DONE) -> None:
 async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(process):
     table = await process()
     accepted = await table.add(job(), LIMITS)
-    assert (accepted.is_new, (await table.find("job_1")).state) == (True, JobState.QUEUED)
-    started = await table.start(accepted.job.number)
+    assert (accepted.job_id, (await table.find("job_1")).state) == ("job_1", JobState.QUEUED)
+    started = await table.start(accepted.number)
     assert (started.path, started.request, started.attempts) == ("/api/generate", job().request, 1)
-    assert await table.start(accepted.job.number) is None
+    assert await table.start(accepted.number) is None
     assert (await table.find("job_1")).state is JobState.RUNNING
-    assert await table.end(accepted.job.number, DONE)
+    assert await table.end(accepted.number, DONE)
     found = await table.find("job_1")
     assert (found.state, found.status, found.result, found.attempts) == (JobState.COMPLETED, 200, b'{"x":1}', 1)
     room = len(b'{"x":1}') + SIZE
     with pytest.raises(QueueFull):
         await table.add(job("job_2"), replace(LIMITS, max_bytes=room - 1))
-    assert (await table.add(job("job_2"), replace(LIMITS, max_bytes=room))).is_new
+    assert (await table.add(job("job_2"), replace(LIMITS, max_bytes=room))).job_id == "job_2"
 
 
 @pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y\ud83d"), None])
@@ -85,10 +87,10 @@ async def test_a_job_that_has_ended_never_changes_again(process, end):
     table = await process()
     await table.add(job(), LIMITS)
     await table.start(1)
-    assert await (table.cancel("job_1") if end is None else table.end(1, end))
+    assert await (table.cancel("job_1", NEVER) if end is None else table.end(1, end))
     before = await table.find("job_1")
     assert not await table.end(1, DONE)
-    assert not await table.cancel("job_1")
+    assert not await table.cancel("job_1", NEVER)
     assert not await table.put_back(1, counted=True, not_before_wall_s=None)
     assert await table.start(1) is None
     assert await table.find("job_1") == before
@@ -129,24 +131,22 @@ async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_
 
 async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
     table = await process()
-    assert (await table.add(LETTER, LIMITS)).is_new
+    assert (await table.add(LETTER, LIMITS)).job_id == "job_1"
     for starts in (False, True):
         if starts:
             await table.start(1)
-        again = await table.add(replace(LETTER, job_id="job_2"), LIMITS)
-        assert (again.job.job_id, again.is_new) == ("job_1", False)
+        assert (await table.add(replace(LETTER, job_id="job_2"), LIMITS)).job_id == "job_1"
     for n, (caller, task_type, key) in enumerate((("test", "research", "7"), ("test", "letter", "8"), ("you", "letter", "7")), 2):
-        assert (await table.add(job(f"job_{n}", caller=caller, task_type=task_type, job_key=key), LIMITS)).is_new
+        assert (await table.add(job(f"job_{n}", caller=caller, task_type=task_type, job_key=key), LIMITS)).job_id == f"job_{n}"
     await table.end(1, DONE)
-    assert (await table.add(replace(LETTER, job_id="job_5"), LIMITS)).is_new
+    assert (await table.add(replace(LETTER, job_id="job_5"), LIMITS)).job_id == "job_5"
 
 
 async def answered_with_the_letter(process: Process) -> JobTable:
     """A letter with a key of its own, and two other keys that it was the answer to; it has ended, and its process died."""
     table = await process()
     for name in ("own", "second", "third"):
-        accepted = await table.add(replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS)
-        assert (accepted.job.job_id, accepted.is_new) == ("job_own", name == "own")
+        assert (await table.add(replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS)).job_id == "job_own"
     await done(table, 1)
     return await process()
 
@@ -170,9 +170,8 @@ async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(process, cloc
     if same:
         with pytest.raises(KeyReused):
             await table.add(replace(new, digest="d2"), LIMITS)
-    again = await table.add(new, LIMITS)
-    assert (again.job.job_id, again.is_new) == (("job_own", False) if same else ("job_9", True))
-    assert len(await table.list_jobs()) == 1 + again.is_new
+    assert (await table.add(new, LIMITS)).job_id == ("job_own" if same else "job_9")
+    assert len(await table.list_jobs()) == (1 if same else 2)
 
 
 async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_be_answered_with_another(process, clock):
@@ -180,14 +179,13 @@ async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_b
     new = replace(LETTER, idempotency_key="key", digest="d1")
     await table.add(new, LIMITS)
     clock.advance(10 * DAY_S)
-    assert not (await table.add(replace(new, job_id="job_2", task_type=None), LIMITS)).is_new
-    await table.cancel("job_1")
+    assert (await table.add(replace(new, job_id="job_2", task_type=None), LIMITS)).job_id == "job_1"
+    await table.cancel("job_1", NEVER)
     await table.add(replace(LETTER, job_id="job_9"), LIMITS)
     for later_s in (0.0, DAY_S - 1):
         clock.advance(later_s)
-        again = await table.add(replace(new, job_id="job_10", digest="d2"), LIMITS)
-        assert (again.job.job_id, again.is_new) == ("job_9", False)
-        await table.cancel("job_9")
+        assert (await table.add(replace(new, job_id="job_10", digest="d2"), LIMITS)).job_id == "job_9"
+        await table.cancel("job_9", NEVER)
 
 
 async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
@@ -201,22 +199,7 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
     clock.advance(DAY_S / 2)
     assert await table.forget(clock.wall())
     assert disk.rows("SELECT * FROM job_keys") == []
-    assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).is_new
-
-
-async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
-    create(tmp_path / "hearth.db", connect_writer, shipped_migrations()[:6])
-    with closing(connect_writer(tmp_path / "hearth.db", 0.0)) as connection:
-        connection.execute("ALTER TABLE jobs ADD COLUMN webhook_host TEXT")
-        insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
-        connection.execute("ALTER TABLE jobs DROP COLUMN webhook_host")
-    async with opened(tmp_path / "hearth.db", clock) as store:
-        assert await waiting(store.jobs) == [("job_1", 0)]
-        for state in (JobState.QUEUED, JobState.CANCELLED):
-            for key in ("own", "second"):
-                again = await store.jobs.add(replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS)
-                assert (again.job.job_id, again.job.state, again.is_new) == ("job_1", state, False)
-            await store.jobs.cancel("job_1")
+    assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).job_id == "job_9"
 
 
 SETTINGS = Settings(
@@ -287,7 +270,7 @@ async def test_every_way_to_an_end_has_its_message(process):
     table = await process()
     for n in range(1, 4):
         await table.add(job(f"job_{n}", webhook_url="http://hook.lan/"), LIMITS)
-    await table.cancel("job_1")
+    await table.cancel("job_1", NEVER)
     await table.start(3)
     table.note_dispatch(3)
     await done(table, 2)

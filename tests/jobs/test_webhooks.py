@@ -19,7 +19,7 @@ from hearth.errors import BadRequest, Forbidden
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, WebhookState
 from hearth.jobs.runner import named
-from hearth.jobs.webhooks import AT_ONCE, WebhookSender, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
+from hearth.jobs.webhooks import WebhookSender, check_webhook, host_of, is_forbidden, pause_s, post_of, signature
 from hearth.types import DAY_S, Post, PostAnswer
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
@@ -120,12 +120,12 @@ DELIVERY = Delivery(
 
 def test_a_message_says_what_ended_without_a_result_and_its_signature_covers_body_time_and_id():
     said = {"job_id": "job_1", "state": "completed", "task_type": "letter", "reason": "", "accepted_wall_s": 1.0, "ended_wall_s": 2.5}
-    assert json.loads(body_of(DELIVERY)) == said | {"type": "job.completed"}
-    headers = headers_of(DELIVERY, b"{}", SECRET, 1_700_000_000.9)
-    expected = base64.b64encode(hmac.new(SECRET.encode(), b"job_1.1700000000.{}", hashlib.sha256).digest()).decode()
-    assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("job_1", "1700000000")
-    assert headers["webhook-signature"] == f"v1,{expected}"
-    assert SECRET not in str(headers)
+    post = post_of(DELIVERY, SECRET, 1_700_000_000.9)
+    assert (post.url, json.loads(post.body)) == (URL, said | {"type": "job.completed"})
+    expected = base64.b64encode(hmac.new(SECRET.encode(), b"job_1.1700000000." + post.body, hashlib.sha256).digest()).decode()
+    assert (post.headers["webhook-id"], post.headers["webhook-timestamp"]) == ("job_1", "1700000000")
+    assert post.headers["webhook-signature"] == f"v1,{expected}"
+    assert SECRET not in str(post)
 
 
 def test_the_signature_is_that_of_the_published_example_of_standard_webhooks_and_odd_secrets_are_refused():
@@ -173,9 +173,9 @@ class Teller:
 
     async def end_a_job(self, job_id: str = "job_1", url: str = URL) -> None:
         accepted = await self.table.add(job(job_id, webhook_url=url), StoreLimits(max_queued=1000, max_bytes=1 << 20))
-        await self.table.start(accepted.job.number)
-        await self.table.end(accepted.job.number, JobEnd(state=JobState.COMPLETED))
-        self._sender.emit(JobEnded(at=0.0, **named(accepted.job), state="completed", reason="", attempts=1, total_s=1.0, status=200))
+        await self.table.start(accepted.number)
+        await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
+        self._sender.emit(JobEnded(at=0.0, **named(accepted), state="completed", reason="", attempts=1, total_s=1.0, status=200))
 
     async def state(self) -> WebhookState:
         found = await self.table.find("job_1")
@@ -239,7 +239,7 @@ async def test_a_backlog_for_a_host_that_does_not_answer_keeps_no_other_waiting(
         await asyncio.sleep(1)
         await teller.end_a_job("alive")
         await asyncio.sleep(1)
-    assert [headers["webhook-id"] for _, _, headers in poster.came] == [*(f"dead_{n}" for n in range(AT_ONCE)), "alive"]
+    assert [headers["webhook-id"] for _, _, headers in poster.came] == [*(f"dead_{n}" for n in range(4)), "alive"]
 
 
 @in_virtual_time

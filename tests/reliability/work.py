@@ -78,8 +78,8 @@ async def _work_off(report: Report, store: Store, number: int) -> None:
         added = await store.jobs.add(_job(name), LIMITS)
         report(accepted=name)
         if name.startswith("old"):
-            await store.jobs.start(added.job.number)
-            await store.jobs.end(added.job.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
+            await store.jobs.start(added.number)
+            await store.jobs.end(added.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
             report(completed=name)
     report(saved=number)  # posted before what has been awaited since
     if number % 3 == 2:

@@ -142,6 +142,14 @@ def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]
     assert estimates.swap_s("a", "b") == 4.0
 
 
+def test_a_value_that_cannot_have_been_measured_teaches_nothing_and_those_beside_it_do():
+    estimates = after()
+    swaps = [["a", "b", 3.0], ["b", "a", -1], ["b", "c", 10**400], ["a", "c", 5.0]]
+    estimates.restore({"format": 1, "swap_s": swaps, "decode_tps": {"a": 0}, "run_s": {"a": 9.0}})
+    assert estimates.export()["swap_s"] == [["a", "b", 3.0], ["a", "c", 5.0]]
+    assert estimates.run_s("a") == 9.0
+
+
 def lived(story: str) -> Arrivals:
     """`x a 3` is a turn of 1 s of caller x with a, which nobody else uses then, `+x b 5` an arrival of its, `-x b 8` the end of that."""
     known = Arrivals()

@@ -32,7 +32,8 @@ POLL_S = 0.5
 REST_WITHIN_S = 300.0
 SETTLE_S = 2.0
 BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
-METRICS = ("process_resident_memory_bytes", "process_open_fds", "hearth_loop_tasks")
+_LAG = "hearth_loop_lag_seconds"
+METRICS = ("process_resident_memory_bytes", "process_open_fds", "hearth_loop_tasks", f"{_LAG}_count", f'{_LAG}_bucket{{le="0.25"}}')
 CONFIG = """
 gpu: {{home_model: "{home}", parallel: {slots}, vram_gb: {card_gib}, nvml: false}}
 backend: {{mode: ollama}}
@@ -78,12 +79,13 @@ SPARE = 2
 
 
 class Sample(NamedTuple):
-    """One look at the gateway; `asked`: requests until then, `wal_bytes`: the store's write-ahead log on the disk."""
+    """One look at the gateway; `asked`: requests, `lags`: late timers until then, `wal_bytes`: the store's write-ahead log on the disk."""
 
     asked: int
     rss_bytes: float
     descriptors: float
     tasks: float
+    lags: float
     wal_bytes: int
 
 
@@ -120,8 +122,8 @@ class Gateway:
 
     async def look(self, asked: int) -> Sample:
         numbers, wal = await self.numbers(), self._database.with_name("hearth.db-wal")
-        rss_bytes, descriptors, tasks = map(numbers.__getitem__, METRICS)
-        return Sample(asked, rss_bytes, descriptors, tasks, wal.stat().st_size if wal.exists() else 0)
+        rss_bytes, descriptors, tasks, timers, in_time = map(numbers.__getitem__, METRICS)
+        return Sample(asked, rss_bytes, descriptors, tasks, timers - in_time, wal.stat().st_size if wal.exists() else 0)
 
     async def idle(self) -> None:
         """Wait until no request and no job is under way. Raises TimeoutError."""
@@ -207,6 +209,7 @@ class Soak:
             f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {self.mb_per_10k:.2f} MB per 10,000 requests",
             f"descriptors {before.descriptors:.0f} -> {after.descriptors:.0f}, tasks {before.tasks:.0f} -> {after.tasks:.0f} at rest",
             f"write-ahead log: at most {max(sample.wal_bytes for sample in self.samples) / MB:.1f} MB",
+            f"the loop was late by more than a quarter of a second {after.lags - before.lags:.0f} times",
         )
         return "\n".join(lines) + "\n"
 
@@ -238,5 +241,6 @@ async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_
     assert max(sample.wal_bytes for sample in soak.samples) <= WAL_MB * MB
     if LONG:
         assert soak.mb_per_10k <= GROWTH_MB
+        assert soak.after.lags - soak.before.lags <= MINUTES
     else:
         assert soak.after.rss_bytes - soak.before.rss_bytes <= SHORT_GROWTH_MB * MB

@@ -71,21 +71,6 @@ async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being
     assert notes(path) == [2] * posted
 
 
-@for_each("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
-async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
-    fuse, reports, path = Fuse(code), Reports(), tmp_path / f"{code}.db"
-    async with writing(path, connect=fuse.connect, listener=reports) as writer:
-        await writer.submit(note(0))
-        fuse.arm(1, lasting=True)
-        assert not any([await outcome(writer, number) for number in range(1, 5)])
-        fuse.repair()
-        assert all([await outcome(writer, number) for number in (5, 6)])
-        await asyncio.sleep(0)
-        assert [report.fault is None for report in reports.all] == [False, True]
-        assert reports.all[0].detail
-    assert notes(path) == [0, 5, 6]
-
-
 CODES = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_CORRUPT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -393,7 +394,7 @@ async def test_a_start_with_a_clock_months_ahead_keeps_results_files_and_rows_an
     async with opened(path, clock) as store:
         store.invocations.emit(ended(1))
         await store.jobs.add(job("job_1"), StoreLimits(max_queued=10, max_bytes=1 << 20))
-        await store.jobs.cancel("job_1")
+        await store.jobs.cancel("job_1", math.inf)
         number = await store.files.begin("me")
         await store.files.append(number, 0, b"x", 1 << 20)
         await store.files.seal(number, file_id="file-1", filename="", life_s=30 * DAY_S)

@@ -115,8 +115,8 @@ class JobPages:
             idempotency_key=key,
             digest=digest,
         )
-        accepted = await jobs.accept(new)
-        kept, is_new = accepted.job, accepted.is_new
+        kept = await jobs.accept(new)
+        is_new = kept.job_id == new.job_id
         shown = {"id": kept.job_id, "state": kept.state.value, "new": is_new, "position": kept.position}
         return JSONResponse(shown, status_code=202, headers={"location": f"{JOBS_PATH}/{kept.job_id}"} | replayed_header(is_new=is_new))
 

@@ -213,9 +213,10 @@ class Batches(HandlingSink):
         if now is None:
             return
         if before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
-            at, began = self._runtime.clock.monotonic(), now
-            started = BatchStarted(at=at, batch_id=began.batch_id, caller=began.caller, endpoint=began.endpoint, requests=began.total)
-            self._runtime.events.emit(started)
+            at = self._runtime.clock.monotonic()
+            self._runtime.events.emit(
+                BatchStarted(at=at, batch_id=now.batch_id, caller=now.caller, endpoint=now.endpoint, requests=now.total)
+            )
         if now.ended_wall_s is not None:
             self._emit_end(now)
 

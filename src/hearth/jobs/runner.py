@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from hearth.config.settings import BatchSettings, JobSettings, Settings
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
 from hearth.execution.request import Reply, Ticket
-from hearth.job_types import Group, Job, JobEnd, JobState, Startable, StartConditions
+from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import JobTable
@@ -69,26 +68,17 @@ class BackgroundTasks:
             self._report_fault("jobs", error)
 
 
-class Named(TypedDict):
+def named(job: Job) -> dict[str, Any]:
     """What every event of a job says of it."""
-
-    job_id: str
-    caller: str
-    task_type: str | None
-    model: str
-
-
-def named(job: Job) -> Named:
-    return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}
+    return {name: getattr(job, name) for name in ("job_id", "caller", "task_type", "model")}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Cancel:
-    """A job that is being cancelled. `doubtful`: that was reported as failed, and may have been made all the same."""
+    """A job that is being cancelled. From `doubtful_since` on, that was reported as failed, and may have been made all the same."""
 
     job: Job
-    asked_wall_s: float
-    doubtful: bool = False
+    doubtful_since: float = inf
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -178,9 +168,6 @@ class JobRunner:
         self._runs: dict[str, Run] = {}
         self._suspects: set[int] = set()
         self._accepting: set[str] = set()
-        self._startable: Startable | None = None
-        self._new_groups: set[Group] = set()  # of jobs accepted since that was read
-        self._stale = False
         self._cancels: dict[str, Cancel] = {}
         self._model, self._in_a_row = "", 0
         self._job_s: float | None = None
@@ -191,7 +178,6 @@ class JobRunner:
 
     def wake(self) -> None:
         """Something has changed that may let a job start."""
-        self._stale = True
         self._wake.set()
 
     @contextmanager
@@ -203,7 +189,6 @@ class JobRunner:
             yield
         finally:
             self._accepting -= ids
-            self._new_groups |= {job.group for job in jobs}
             self._wake.set()
 
     def announce(self, job: Job) -> None:
@@ -257,29 +242,24 @@ class JobRunner:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: it is tried again, and may be asked again."""
         if job.state.is_end and job.job_id not in self._cancels:
             return False
-        cancel = self._cancels.setdefault(job.job_id, Cancel(job=job, asked_wall_s=self._runtime.clock.wall()))
+        cancel, asked_wall_s = self._cancels.setdefault(job.job_id, Cancel(job=job)), self._runtime.clock.wall()
         try:
-            made = cancelled = await self._store.cancel(job.job_id)
-            if not made and cancel.doubtful:
-                found = await self._store.find(job.job_id)
-                ended_wall_s = 0.0 if found is None or found.state is not JobState.CANCELLED else found.ended_wall_s or 0.0
-                cancelled = ended_wall_s >= cancel.asked_wall_s
+            cancelled = await self._store.cancel(job.job_id, cancel.doubtful_since)
         except StorageUnavailable:
-            cancel.doubtful = True
+            cancel.doubtful_since = min(cancel.doubtful_since, asked_wall_s)
             raise
-        is_first = self._cancels.pop(job.job_id, None) is cancel  # to learn of its end: no other cancel, nor its run
-        if cancelled and is_first:
-            self._cancelled(job)
-        return made or (cancelled and is_first)
+        if self._cancels.pop(job.job_id, None) is not cancel or not cancelled:  # another cancel, or its run, has learned of its end before
+            return False
+        self._cancelled(job)
+        return True
 
     async def cancel_doubtful(self, caller: str | None = None) -> int:
         """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may have been made; how many that were."""
-        jobs = [each.job for each in self._cancels.values() if each.doubtful and caller in {None, each.job.caller}]
+        jobs = [each.job for each in self._cancels.values() if each.doubtful_since < inf and caller in {None, each.job.caller}]
         return sum([await self.cancel(job) for job in jobs])
 
     def _cancelled(self, job: Job) -> None:
         """It is on the disk that this job is cancelled."""
-        self._stale = True
         run = self._runs.get(job.job_id)
         if run is not None:
             run.cancelled = True
@@ -329,10 +309,6 @@ class JobRunner:
     def _start(self, job: Job) -> None:
         run = Run(job=job, suspect=job.number in self._suspects)
         self._suspects.discard(job.number)
-        if self._startable is not None:
-            left = [other for other in self._startable.groups.get(job.group, ()) if other.number != job.number]
-            self._startable.groups[job.group] = left
-            self._stale |= run.suspect or (not left and job.group in self._startable.full)
         self._runs[job.job_id] = run
         self._in_a_row = self._in_a_row + 1 if job.model == self._model else 1
         self._model = job.model
@@ -346,35 +322,25 @@ class JobRunner:
 
     async def _next(self) -> tuple[Job | None, float | None]:
         """The job to start now, if any, and the next instant at which one may start that may not yet."""
-        found = await self._known()
+        config, state = self._runtime.config, self._worker.scheduler.state
+        heads, suspects, due_wall_s = await self._store.startable(
+            off_peak=not config.is_active_hours(self._runtime.clock.wall()),
+            batches_off_peak=config.settings.batches.window == "offpeak",
+            paused=state.paused,
+            running=[job.number for job in self.running()],
+            suspects=self._suspects,
+        )
         if not self._may_start():  # any more
             return None, None
-        suspects = list(filter(self._is_ready, found.suspects))
-        heads = [job for waiting in found.groups.values() for job in islice(filter(self._is_ready, waiting), 1)]
+        heads, suspects = (list(filter(self._is_ready, found)) for found in (heads, suspects))
         running, served = self.running(), self._worker.tracker.loaded_model
         if served and not running and served != self._model:
             self._model, self._in_a_row = served, 0
         job = next_job(heads, suspects, running, self._model if self._in_a_row < BATCH_LIMIT else None)
-        return job, found.next_due_wall_s
+        return job, due_wall_s
 
     def _is_ready(self, job: Job) -> bool:
         return job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)
-
-    async def _known(self) -> Startable:
-        """What may start; asked anew where that may be more than the last answer, which serves hundreds of starts from a deep queue."""
-        config, wall_s = self._runtime.config, self._runtime.clock.wall()
-        now = StartConditions(
-            off_peak=not config.is_active_hours(wall_s),
-            batches_off_peak=config.settings.batches.window == "offpeak",
-            paused=self._worker.scheduler.state.paused,
-        )
-        known = None if self._stale else self._startable
-        if known is not None and known.conditions == now and self._new_groups <= known.full and wall_s < (known.next_due_wall_s or inf):
-            return known
-        self._startable, self._stale = None, False
-        self._new_groups.clear()
-        self._startable = await self._store.startable(now, [job.number for job in self.running()], self._suspects)
-        return self._startable
 
     async def _perform(self, run: Run) -> None:
         try:
@@ -423,7 +389,6 @@ class JobRunner:
         """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
         due = self._runtime.clock.wall() + again.retry_s if again.retry_s > 0 else None
         await self._until_written(lambda: self._store.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
-        self._stale = True
         if not run.cancelled and not self.stopping:
             now = self._runtime.clock.monotonic()
             self._runtime.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))

@@ -14,7 +14,7 @@ from hearth.clock import new_id
 from hearth.config.settings import JobSettings, Settings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, ModeChanged, OrderGiven
-from hearth.job_types import Acceptance, Job, JobState, StoreLimits
+from hearth.job_types import Job, JobState, StoreLimits
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of, key_in_use
 from hearth.jobs.runner import JobRunner, is_off_peak
 from hearth.ports import HandlingSink
@@ -43,10 +43,11 @@ class Jobs(HandlingSink):
             **dict.fromkeys(_MAY_START, lambda _: self.runner.wake()),
         }
 
-    async def accept(self, new: Job) -> Acceptance:
+    async def accept(self, new: Job) -> Job:
         """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
 
-        The position of a job that goes right on to the GPU's queue is None.
+        Returns the one that it is the same as, where there is one; that has another id. The position of a job that goes right on to the
+        GPU's queue is None.
 
         Raises BadRequest: it would never start; KeyInUse, KeyReused (docs/jobs.md), QueueFull, ShuttingDown; and
         StorageUnavailable: where it has an idempotency key or a job key it may have been taken, and asking again with that makes sure.
@@ -58,14 +59,13 @@ class Jobs(HandlingSink):
         with key_in_use(self._keys, new.caller, new.idempotency_key):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 
-    async def _add(self, new: Job) -> Acceptance:
+    async def _add(self, new: Job) -> Job:
         with self.runner.accepting([new]):
             accepted = await self.store.add(new, limits_of(self._runtime.config.settings, new.lane))
-            if accepted.is_new:
-                self.runner.announce(accepted.job)
-        if accepted.is_new and self.runner.start_at_once(accepted.job):
-            return replace(accepted, job=replace(accepted.job, position=None))
-        return accepted
+            if accepted.job_id != new.job_id:
+                return accepted
+            self.runner.announce(accepted)
+        return replace(accepted, position=None) if self.runner.start_at_once(accepted) else accepted
 
     async def cancel(self, job: Job) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
@@ -190,20 +190,19 @@ class TaskDoor:
         body = body_of(path, request)
         model = await self._worker.watch.resolve(envelope_of(path, body, settings).model)
         listed = settings.priority_map.get(task_type, settings.jobs.priority)
-        accepted = await self._jobs.accept(
-            Job(
-                job_id=new_id(JOB_PREFIX),
-                caller=Lane.INTERNAL.value,
-                lane=Lane.INTERNAL,
-                priority=listed if priority is None else priority,
-                task_type=task_type,
-                job_key=job_key,
-                path=path,
-                model=model,
-                request=body,
-            )
+        new = Job(
+            job_id=new_id(JOB_PREFIX),
+            caller=Lane.INTERNAL.value,
+            lane=Lane.INTERNAL,
+            priority=listed if priority is None else priority,
+            task_type=task_type,
+            job_key=job_key,
+            path=path,
+            model=model,
+            request=body,
         )
-        return Submitted(task_id=accepted.job.job_id, is_new=accepted.is_new)
+        accepted = await self._jobs.accept(new)
+        return Submitted(task_id=accepted.job_id, is_new=accepted.job_id == new.job_id)
 
     def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
         if self._closed:

@@ -31,8 +31,8 @@ BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
 _PREFIX = "whsec_"
 
 
-def body_of(delivery: Delivery) -> bytes:
-    """What is posted, as JSON."""
+def post_of(delivery: Delivery, secret: str, wall_s: float) -> Post:
+    """One attempt at an instant; every attempt of one message has the same `webhook-id`."""
     said = {
         "type": f"job.{delivery.state.value}",
         "job_id": delivery.job_id,
@@ -42,18 +42,14 @@ def body_of(delivery: Delivery) -> bytes:
         "accepted_wall_s": delivery.accepted_wall_s,
         "ended_wall_s": delivery.ended_wall_s,
     }
-    return json.dumps(said, separators=(",", ":")).encode("ascii")
-
-
-def headers_of(delivery: Delivery, body: bytes, secret: str, wall_s: float) -> dict[str, str]:
-    """The headers of one attempt at an instant; every attempt of one message has the same `webhook-id`."""
-    stamp = str(int(wall_s))
-    return {
+    body, stamp = json.dumps(said, separators=(",", ":")).encode("ascii"), str(int(wall_s))
+    headers = {
         "content-type": "application/json",
         "webhook-id": delivery.job_id,
         "webhook-timestamp": stamp,
         "webhook-signature": signature(secret, delivery.job_id, stamp, body),
     }
+    return Post(url=delivery.url, headers=headers, body=body)
 
 
 def signature(secret: str, message_id: str, stamp: str, body: bytes) -> str:
@@ -183,10 +179,9 @@ class WebhookSender(HandlingSink):
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Try once. Where what came of it cannot be noted, it is due still, and left alone for a while."""
-        settings, reason, body = self.settings(), NOT_ALLOWED, body_of(delivery)
+        settings, reason = self.settings(), NOT_ALLOWED
         if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
-            headers = headers_of(delivery, body, settings.secret, self.clock.wall())
-            answer = await self.poster.post(Post(url=delivery.url, headers=headers, body=body), settings.timeout_s)
+            answer = await self.poster.post(post_of(delivery, settings.secret, self.clock.wall()), settings.timeout_s)
             reason = "" if answer.delivered else answer.name
         try:
             await self._note(delivery, settings, delivery.attempts + 1, reason)

@@ -49,6 +49,7 @@ _TYPES: Types = {
     "metadata": json.loads,
     "problems": lambda text: tuple(json.loads(text)),
 }
+_batch_of = partial(record, Batch, _TYPES)
 _END_FIELDS = ("state", "reason", "error", "status", "content_type", "result")
 _REPEATED = (
     "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? "
@@ -100,11 +101,6 @@ _FORGET_ENDED_LINES = (
 _FORGET = "DELETE FROM batches WHERE number IN (SELECT number FROM batches WHERE ended_wall_s < ? ORDER BY ended_wall_s LIMIT ?)"
 
 
-def batch_of(row: sqlite3.Row) -> Batch:
-    """A row with the columns above."""
-    return record(Batch, row, _TYPES)
-
-
 class BatchTable(Table):
     """Batches by number and by id, and their lines."""
 
@@ -123,14 +119,14 @@ class BatchTable(Table):
 
     async def find(self, batch_id: str) -> Batch | None:
         """One batch."""
-        return await self._first(batch_of, _FIND, batch_id)
+        return await self._first(_batch_of, _FIND, batch_id)
 
     async def list_batches(self, page: Page) -> tuple[Batch, ...]:
         """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
 
         def read(connection: sqlite3.Connection) -> tuple[Batch, ...]:
             after = place_of(connection, "SELECT number FROM batches WHERE id = ? AND caller = ?", page)
-            return tuple(map(batch_of, connection.execute(_LIST, (page.caller, after, after, page.limit))))
+            return tuple(map(_batch_of, connection.execute(_LIST, (page.caller, after, after, page.limit))))
 
         return await self.reader.read(read)
 
@@ -144,7 +140,7 @@ class BatchTable(Table):
 
     async def open_batches(self) -> tuple[Batch, ...]:
         """All that have not ended, the oldest first."""
-        return await self._select(batch_of, _ALL_OPEN)
+        return await self._select(_batch_of, _ALL_OPEN)
 
     async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool:
         """Note requests of a batch that is being validated, `first` ones in place of all before; False where it is not, any more."""
@@ -294,4 +290,4 @@ def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Conn
 
 
 def _get(connection: sqlite3.Connection, number: int | None) -> Batch:
-    return batch_of(connection.execute(_GET, (number,)).fetchone())
+    return _batch_of(connection.execute(_GET, (number,)).fetchone())

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.job_types import PART_BYTES, Page, StoredFile
-from hearth.storage.table import Table
+from hearth.storage.table import Table, record
 
 _KEPT = (
     "SELECT TOTAL(queued), "
@@ -91,6 +92,7 @@ READ_BYTES = 1 << 20
 """At most about so much of a file is in memory at a time."""
 
 _COLUMNS = "number, id AS file_id, caller, purpose, filename, bytes AS size_bytes, created_wall_s, expires_wall_s"
+_file_of = partial(record, StoredFile, {})
 _BEGIN = (
     "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
 )
@@ -130,11 +132,6 @@ _SOME_PARTS = (
 )
 
 
-def file_of(row: sqlite3.Row) -> StoredFile:
-    """A row of the columns above."""
-    return StoredFile(**dict(row))
-
-
 class FileTable(Table):
     """Files by number and by id."""
 
@@ -162,7 +159,7 @@ class FileTable(Table):
         row = await self.writer.submit(lambda connection: connection.execute(_SEAL, values).fetchone())
         if row is None:
             raise BadRequest("the upload was aborted")
-        return file_of(row)
+        return _file_of(row)
 
     async def discard(self, number: int) -> None:
         """Give up a file that was begun; nothing happens to one that is complete."""
@@ -170,7 +167,7 @@ class FileTable(Table):
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""
-        return await self._first(file_of, _FIND, file_id)
+        return await self._first(_file_of, _FIND, file_id)
 
     async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
         """A caller's files. Raises NotFound where it has none with the id `after`."""
@@ -178,7 +175,7 @@ class FileTable(Table):
         def read(connection: sqlite3.Connection) -> tuple[StoredFile, ...]:
             values = {"caller": page.caller, "purpose": page.purpose, "ascending": page.ascending, "limit": page.limit}
             rows = connection.execute(_LIST, values | {"after": place_of(connection, _PLACE, page)})
-            return tuple(map(file_of, rows))
+            return tuple(map(_file_of, rows))
 
         return await self.reader.read(read)
 
@@ -198,7 +195,7 @@ class FileTable(Table):
 
     async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]:
         """The files of everybody, or of one caller, the largest first."""
-        return await self._select(file_of, _LIST_ALL, {"caller": caller, "limit": limit})
+        return await self._select(_file_of, _LIST_ALL, {"caller": caller, "limit": limit})
 
     async def stored(self) -> tuple[dict[str, Any], ...]:
         """What each caller keeps in the store, the most first: files, and jobs with their requests and results, with their bytes."""

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -179,12 +180,12 @@ class InvocationLog(Table, HandlingSink):
                 await self.writer.submit(lambda _: None)
         values: dict[str, object] = {"caller": caller, "model": model, "outcome": outcome}
         values |= {"since": since_wall_s, "until": until_wall_s, "limit": max(0, limit)}
-        return await self._select(lambda row: record(Invocation, row, _TYPES), _SELECT, values)
+        return await self._select(partial(record, Invocation, _TYPES), _SELECT, values)
 
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, both inclusive, the latest written first."""
         until = inf if until_wall_s is None else until_wall_s
-        return await self._select(lambda row: record(LoggedSwap, row, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
+        return await self._select(partial(record, LoggedSwap, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
 
     async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
         """As JSON: what one caller, or all, used in the `hours` up to and with `last_hour` (since 1970); swaps are always those of all.
@@ -206,7 +207,7 @@ class InvocationLog(Table, HandlingSink):
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
-        return await self._select(lambda row: record(EndedCount, row, _TYPES), _COUNT, (wall_s,))
+        return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
         """`(caller, accepted_wall_s)` of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits."""

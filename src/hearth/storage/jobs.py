@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,14 +15,10 @@ from urllib.parse import urlsplit
 
 from hearth.errors import KeyReused, QueueFull, StorageUnavailable
 from hearth.job_types import (
-    Acceptance,
     Delivery,
-    Group,
     Job,
     JobEnd,
     JobState,
-    Startable,
-    StartConditions,
     StoreLimits,
     WebhookState,
 )
@@ -34,8 +30,6 @@ from hearth.types import BATCH_JOB_PREFIX, Lane, Priority
 T = TypeVar("T")
 
 ROWS_PER_STEP = 100
-STARTABLE_TOGETHER = 256
-"""So many jobs that may start are read at a time, at least one of each group."""
 INTERRUPTED = "interrupted_by_restart"
 
 _COLUMNS = (
@@ -43,6 +37,7 @@ _COLUMNS = (
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 _TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool}
+_job_of = partial(record, Job, _TYPES)
 _PLACE = "lane DESC, CASE lane WHEN 'internal' THEN priority END, number"
 """The order of waiting jobs: internal before external; then the priority, which external work has none of."""
 _POSITION = (
@@ -71,14 +66,11 @@ _MAY_START = (
     "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
     f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
 )
-_GROUPS = (
-    "SELECT lane, priority, task_type, model, MIN(CASE WHEN not_before_wall_s > ? THEN not_before_wall_s END) FROM jobs "
-    "WHERE state = 'queued' GROUP BY lane, priority, task_type, model"
+_HEADS = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE number IN (SELECT MIN(number) FROM jobs WHERE {_MAY_START} "  # noqa: S608 - our names
+    "AND number NOT IN (SELECT value FROM json_each(:others)) GROUP BY lane, priority, task_type, model)"
 )
-_FIRST_OF_GROUP = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND lane = :lane AND priority = :priority AND task_type IS :task_type "  # noqa: S608
-    "AND model = :model AND number NOT IN (SELECT value FROM json_each(:others)) ORDER BY number LIMIT :each"
-)
+_NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND not_before_wall_s > :now"
 _SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
 _START = (
     "UPDATE jobs SET state = 'running', attempts = attempts + 1, dispatched = 0, epoch = ?, started_wall_s = ? "  # noqa: S608 - our names
@@ -93,6 +85,7 @@ _PUT_BACK = (
     "UPDATE jobs SET state = 'queued', epoch = NULL, attempts = attempts - :uncounted, "
     "not_before_wall_s = COALESCE(:not_before, not_before_wall_s) WHERE number = :number AND state = 'running' AND epoch = :epoch"
 )
+_CANCELLED_SINCE = "SELECT 1 FROM jobs WHERE id = :id AND state = 'cancelled' AND ended_wall_s >= :since"
 _CANCEL = (
     f"UPDATE jobs SET {_ENDS}, state = 'cancelled', reason = 'cancelled', bytes = 0 "  # noqa: S608 - our names
     "WHERE id = :id AND state IN ('queued', 'running')"
@@ -154,11 +147,6 @@ def insert(connection: sqlite3.Connection, new: Job, now: float, position: int |
     return replace(new, number=number, accepted_wall_s=now, position=position, request=b"")
 
 
-def job_of(row: sqlite3.Row) -> Job:
-    """A row with the columns above."""
-    return record(Job, row, _TYPES)
-
-
 @dataclass(kw_only=True, eq=False)
 class JobTable(Table):
     """Jobs by number and by id; `queued` is how many wait, as of the last change that was made here."""
@@ -166,15 +154,12 @@ class JobTable(Table):
     queued: int = 0
 
     async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        """What `run` returns; how many jobs wait is known from then on."""
+        """How many jobs wait is known from then on, too."""
         result, self.queued = await self.writer.write(name, lambda connection: (run(connection), queued(connection)))
         return result
 
-    async def _change(self, name: str, statement: str, values: Mapping[str, object]) -> bool:
-        return await self._write(name, lambda connection: connection.execute(statement, values).rowcount == 1)
-
-    async def add(self, new: Job, limits: StoreLimits) -> Acceptance:
-        """Keep a job, or say which one it is the same as; with its position.
+    async def add(self, new: Job, limits: StoreLimits) -> Job:
+        """Keep a job; it, or the one that it is the same as, which has another id; with its position.
 
         Raises KeyReused, QueueFull, and StorageUnavailable: then it may be kept where it has a key by which it can be asked for again.
         """
@@ -207,31 +192,22 @@ class JobTable(Table):
         taken, self.queued = await self.writer.submit(admit)
         return taken
 
-    async def startable(self, now: StartConditions, running: Collection[int], suspects: Collection[int]) -> Startable:
-        """What may start now, without the jobs with the numbers `running`; `suspects`, which start alone, are kept apart."""
-        wall_s = self.clock.wall()
-        values: dict[str, object] = {
-            "now": wall_s,
-            "off_peak": now.off_peak,
-            "batches_off_peak": now.batches_off_peak,
-            "paused": now.paused,
-            "others": json.dumps([*running, *suspects]),
-            "suspects": json.dumps([number for number in suspects if number not in running]),
-        }
+    async def startable(
+        self, *, off_peak: bool, batches_off_peak: bool, paused: bool, running: Collection[int], suspects: Collection[int]
+    ) -> tuple[list[Job], list[Job], float | None]:
+        """The first job of each lane, priority, task type and model that may start; those of `suspects` that may; when more may.
 
-        def read(connection: sqlite3.Connection) -> Startable:
-            groups, due = dict[Group, list[Job]](), list[float]()
-            rows = connection.execute(_GROUPS, (wall_s,)).fetchall()
-            values["each"] = each = max(1, STARTABLE_TOGETHER // max(1, len(rows)))
-            for lane, priority, task_type, model, due_wall_s in rows:
-                due += [] if due_wall_s is None else [due_wall_s]
-                group = {"lane": lane, "priority": priority, "task_type": task_type, "model": model}
-                first = list(map(job_of, connection.execute(_FIRST_OF_GROUP, values | group)))
-                if first:
-                    groups[first[0].group] = first
-            alone = tuple(map(job_of, connection.execute(_SUSPECTS, values)))
-            full = frozenset(group for group, first in groups.items() if len(first) == each)
-            return Startable(conditions=now, groups=groups, full=full, suspects=alone, next_due_wall_s=min(due, default=None))
+        Args:
+            off_peak: whether off-peak jobs may start; batches_off_peak: whether all jobs of batches are such.
+            paused: whether external ones wait on the owner's order.
+            running, suspects: numbers of jobs that are among no first ones.
+        """
+        values: dict[str, object] = {"off_peak": off_peak, "batches_off_peak": batches_off_peak, "paused": paused}
+        values |= {"now": self.clock.wall(), "others": json.dumps([*running, *suspects]), "suspects": json.dumps([*suspects])}
+
+        def read(connection: sqlite3.Connection) -> tuple[list[Job], list[Job], float | None]:
+            heads, alone = (list(map(_job_of, connection.execute(question, values))) for question in (_HEADS, _SUSPECTS))
+            return heads, alone, connection.execute(_NEXT_DUE, values).fetchone()[0]
 
         return await self.reader.read(read)
 
@@ -239,7 +215,7 @@ class JobTable(Table):
         """Note that a waiting job starts; that job with its request, None where it does not wait any more."""
         values = (self.epoch, self.clock.wall(), number)
         row = await self._write("jobs.start", lambda connection: connection.execute(_START, values).fetchone())
-        return None if row is None else job_of(row)
+        return None if row is None else _job_of(row)
 
     def note_dispatch(self, number: int) -> None:
         """A job that runs here has been sent to the model server. It is on the disk a moment later; nobody waits for that."""
@@ -248,12 +224,12 @@ class JobTable(Table):
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
         guard = {"error": storable(end.error), "now": self.clock.wall(), "number": number, "epoch": self.epoch}
-        return await self._change("jobs.end", _END, asdict(end) | guard)
+        return await self._update("jobs.end", _END, asdict(end) | guard)
 
     async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
         """Have a job that runs here wait again; not `counted`, it was as if it had never started. False as for `end`."""
         values = {"uncounted": int(not counted), "not_before": not_before_wall_s, "number": number, "epoch": self.epoch}
-        return await self._change("jobs.put_back", _PUT_BACK, values)
+        return await self._update("jobs.put_back", _PUT_BACK, values)
 
     async def recover(self, *, requeue: bool, max_attempts: int) -> tuple[frozenset[int], tuple[Job, ...]]:
         """Settle what dead processes left running: it waits again, or fails after `max_attempts`, or if it was sent and not `requeue`.
@@ -267,7 +243,7 @@ class JobTable(Table):
             for number, attempts, dispatched in connection.execute(_ORPHANS, (self.epoch,)).fetchall():
                 if attempts >= max_attempts or (dispatched and not requeue):
                     error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
-                    failed += map(job_of, connection.execute(_GIVE_UP, {"error": error, "now": now, "number": number}).fetchall())
+                    failed += map(_job_of, connection.execute(_GIVE_UP, {"error": error, "now": now, "number": number}).fetchall())
                 else:
                     connection.execute("UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?", (number,))
                     suspects.add(number)
@@ -275,13 +251,19 @@ class JobTable(Table):
 
         return await self._write("jobs.recover", recover)
 
-    async def cancel(self, job_id: str) -> bool:
-        """End a job that waits or runs as cancelled; False where it has ended, or never was."""
-        return await self._change("jobs.cancel", _CANCEL, {"id": job_id, "now": self.clock.wall()})
+    async def cancel(self, job_id: str, since_wall_s: float) -> bool:
+        """End a job that waits or runs as cancelled; False where it has ended, but not as cancelled since an instant, or never was."""
+        values = {"id": job_id, "now": self.clock.wall(), "since": since_wall_s}
+
+        def cancel(connection: sqlite3.Connection) -> bool:
+            ended = connection.execute(_CANCEL, values).rowcount == 1
+            return ended or connection.execute(_CANCELLED_SINCE, values).fetchone() is not None
+
+        return await self._write("jobs.cancel", cancel)
 
     async def find(self, job_id: str) -> Job | None:
         """One job with its result and position."""
-        return await self._first(job_of, _FIND, job_id)
+        return await self._first(_job_of, _FIND, job_id)
 
     async def list_jobs(
         self,
@@ -295,7 +277,7 @@ class JobTable(Table):
     ) -> tuple[Job, ...]:
         """The jobs that match, the latest accepted first, without results. `unended`: only those that wait or run."""
         values = {"caller": caller, "state": state, "unended": unended, "task_type": task_type, "limit": limit, "positions": positions}
-        return await self._select(job_of, _LIST, values)
+        return await self._select(_job_of, _LIST, values)
 
     async def waiting(self, caller: str | None, limit: int) -> tuple[int, float | None, tuple[Job, ...]]:
         """The jobs of a caller (None: of all) that wait: how many, since when the oldest, the first `limit` with their positions."""
@@ -303,7 +285,7 @@ class JobTable(Table):
 
         def read(connection: sqlite3.Connection) -> tuple[int, float | None, tuple[Job, ...]]:
             count, oldest_wall_s = connection.execute(_COUNT_WAITING, values).fetchone()
-            return count, oldest_wall_s, tuple(map(job_of, connection.execute(_FIRST_WAITING, values)))
+            return count, oldest_wall_s, tuple(map(_job_of, connection.execute(_FIRST_WAITING, values)))
 
         return await self.reader.read(read)
 
@@ -321,7 +303,7 @@ class JobTable(Table):
         def read(connection: sqlite3.Connection) -> tuple[Delivery, ...]:
             hosts = connection.execute(_HOSTS).fetchall()
             rows = (row for (host,) in hosts for row in connection.execute(_DELIVERIES, (host, limit)))
-            return tuple(record(Delivery, row, _TYPES) for row in rows)
+            return tuple(record(Delivery, _TYPES, row) for row in rows)
 
         return await self.reader.read(read)
 
@@ -331,18 +313,17 @@ class JobTable(Table):
         return await self._update("jobs.webhook", _NOTE_DELIVERY, values)
 
 
-def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
+def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Job:
     known = _repeated(new, now, connection) or _same_key(new, now, connection)
     if known is not None:
-        job = job_of(connection.execute(_GET, (known,)).fetchone())
-        return Acceptance(job=job, is_new=False)
+        return _job_of(connection.execute(_GET, (known,)).fetchone())
     others = kept(connection, new.caller, new.lane.value, int(new.priority))
     if others.queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
     if limits.own_max_queued is not None and others.own_queued >= limits.own_max_queued:
         raise QueueFull(f"{others.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
     others.require_room(len(new.request), limits.max_bytes, limits.own_max_bytes)
-    return Acceptance(job=insert(connection, new, now, others.ahead), is_new=True)
+    return insert(connection, new, now, others.ahead)
 
 
 def _repeated(new: Job, now: float, connection: sqlite3.Connection) -> int | None:

@@ -51,16 +51,12 @@ class Store:
         upkeep = keeping(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock, calendar=calendar)
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
         reader = Reader(database.path)
-        self._clock = clock
-        self._events = events
+        self._clock, self._events = clock, events
         self._fault: StorageFault | None = None
         self._dropped = 0
         self._defective = False
         self._last_fault: dict[str, object] | None = None
-        self.epoch = database.epoch
-        self.calendar = calendar
-        self.writer = writer
-        self.reader = reader
+        self.calendar, self.writer, self.reader = calendar, writer, reader
 
         def table(kind: type[T]) -> T:
             return kind(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=database.epoch)
@@ -97,11 +93,6 @@ class Store:
             raise
         return store
 
-    @property
-    def health(self) -> StorageHealth:
-        """How the store is doing now."""
-        return self.writer.health
-
     def report(self, health: StorageHealth) -> None:
         """Take note of how the store is doing, and emit what is new about that."""
         now, fault = self._clock.monotonic(), health.fault
@@ -120,13 +111,13 @@ class Store:
 
     def trouble(self) -> str:
         """Why nothing can be written now, empty where it can."""
-        return "" if self.health.fault is None else self.health.fault
+        return self.writer.health.fault or ""
 
     def shown(self) -> dict[str, object]:
         """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
-        health = self.health
+        health = self.writer.health
         return {
-            "state": self.trouble() or "ok",
+            "state": health.fault or "ok",
             "waiting_rows": health.waiting,
             "dropped": health.dropped,
             "reserve_held": health.reserve_held,

@@ -131,9 +131,13 @@ class Table:
     calendar: Calendar
     epoch: int
 
+    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        """What `run` returns, once that is on the disk; `name` is that of its failpoints."""
+        return await self.writer.write(name, run)
+
     async def _update(self, name: str, statement: str, values: Values) -> bool:
-        """Whether the statement changed a row, once that is on the disk; `name` is that of its failpoints."""
-        return await self.writer.write(name, lambda connection: connection.execute(statement, values).rowcount > 0)
+        """Whether the statement changed a row."""
+        return await self._write(name, lambda connection: connection.execute(statement, values).rowcount > 0)
 
     async def _changed(self, statement: str, *values: object) -> bool:
         """The same, without failpoints."""
@@ -150,7 +154,7 @@ class Table:
         return next(iter(await self._select(make, question, values)), None)
 
 
-def record(kind: Callable[..., T], row: sqlite3.Row, types: Types) -> T:
+def record(kind: Callable[..., T], types: Types, row: sqlite3.Row) -> T:
     """A row as a dataclass that has its columns as fields; NULL stays None."""
     values = dict(row)
     return kind(**values | {name: make(values[name]) for name, make in types.items() if values.get(name) is not None})
