@@ -28,7 +28,7 @@ from hearth.storage.opening import (
     refusal,
     require_whole,
     shipped_migrations,
-    sync_directory,
+    sync,
     unavailable,
 )
 from hearth.types import MIB
@@ -210,7 +210,7 @@ def back_up(path: Path, target: Path) -> None:
     draft = target.with_name(target.name + ".new")
     _copy(path, draft)
     draft.replace(target)
-    sync_directory(target.absolute().parent)
+    sync(target.absolute().parent)
 
 
 def restore(copy: Path, path: Path) -> Path | None:
@@ -225,7 +225,7 @@ def restore(copy: Path, path: Path) -> Path | None:
         _copy(copy, draft)
         former = _move_aside(path)
         draft.replace(path)
-        sync_directory(path.absolute().parent)
+        sync(path.absolute().parent)
     finally:
         os.close(lock)
     return former
@@ -239,8 +239,7 @@ def _copy(path: Path, draft: Path) -> None:
         with closing(connect_reader(path, BUSY_TIMEOUT_S)) as connection:
             inspect(path, connection, len(shipped_migrations()))
             copy_into(connection, draft)
-        with draft.open("rb") as copied:
-            os.fsync(copied.fileno())
+        sync(draft)
     except sqlite3.Error as error:
         raise refusal(path, error) from error
     except OSError as error:

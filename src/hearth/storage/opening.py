@@ -137,9 +137,9 @@ def open_directory(configured: str, path: Path) -> tuple[str, ...]:
     return (f"storage.path: {directory} is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make names that were added to or changed in a directory durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make what a file holds durable, or the names in a directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -241,12 +241,13 @@ def create(path: Path, connect: Connect, migrations: Migrations) -> None:
         leftover.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(connect(draft, 0.0)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = OFF")  # nobody sees it before all of it is synced below
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         migrate(connection, migrations)
+    sync(draft)
     failpoints.reach("storage.create.before_rename")
     draft.replace(path)
-    sync_directory(path.parent)
+    sync(path.parent)
     failpoints.reach("storage.create.after_rename")
 
 
