@@ -53,6 +53,8 @@ def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> 
         ("", "2*ext a; at 32", {2: 30.0}),
         ("", "ext b; at 1; unloaded; at 3", {1: 2.0}),  # what is left of a load
         ("max_swap_wait_s=20 residency_factor=3", "2*ext a; at 0.1; ext b; at 30.1; end 1", {3: 5.0, 2: 12.0}),  # memory is cleared for one
+        # a home model that is not installed is not waited for
+        ("home_model=h", "vanishes a; appears e; listed e; ext e kind=embed; ext any", {2: 0.0}),
         ("", "2*ext a; down", {}),
         ("", "2*ext a; drain", {}),
     ],

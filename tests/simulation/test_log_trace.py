@@ -77,9 +77,11 @@ def test_who_had_no_answer_would_have_got_what_is_usual(others: list[Any], chang
     assert (job.service_s, job.cancel_after_s, job.max_wait_s) == told
 
 
-def test_what_no_model_worked_on_is_left_out_and_counted():
+def test_what_no_model_of_the_gpu_worked_on_is_left_out_and_counted():
     found = traced(row(1), row(2, outcome="failed", **UNANSWERED), row(3, outcome="failed"), "no row", row(4, lane="x"))
     assert (len(found[0].jobs), found[1]) == (2, 3)
+    paid = (row(2, model="claude-haiku-5-5"), row(3, model="claude-haiku-5-5", outcome="cancelled"), row(4, model="opus", cost_usd=0.02))
+    assert traced(row(1), *paid) == (house(row(1)), 3)
     assert (traced(), house().jobs) == ((house(), 0), ())
     assert len(house(row(1, colour="green"), swaps=(swap("", "a:latest", 3.0, weather="rain"),)).jobs) == 1
 

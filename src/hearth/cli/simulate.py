@@ -146,7 +146,7 @@ def _logged(client: GatewayClient, since: str, config: GatewayConfig) -> Workloa
     if not workload.jobs:
         raise CommandFailed(f"the log has no request since {since} that ran on a model; try --since with a longer time")
     if left_out:
-        click.echo(f"{left_out} of {len(items)} logged requests are left out: they never ran on a model", err=True)
+        click.echo(f"{left_out} of {len(items)} logged requests are left out: they never ran on the GPU", err=True)
     return workload
 
 

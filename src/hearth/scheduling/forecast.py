@@ -65,7 +65,7 @@ class _Shadow:
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
         mine = self._brain.state
-        for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced"):
+        for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced", "installed"):
             setattr(mine, name, getattr(state, name))
         mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), copy(state.arrivals)

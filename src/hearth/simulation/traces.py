@@ -20,6 +20,7 @@ from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
+from hearth.cloud.calls import asks_for_claude
 from hearth.config import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
@@ -42,10 +43,6 @@ class _Model(_Strict):
     tps: Rate | None = None
 
 
-class _Gpu(_Strict):
-    vram_gb: Seconds | None = None
-
-
 class _Hours(_Strict):
     t: Seconds
     active: bool
@@ -55,7 +52,7 @@ class _Header(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
     swap_s: dict[str, dict[str, Seconds]] = {}
     unload_s: dict[str, Seconds] = {}
-    gpu: _Gpu = _Gpu()
+    gpu: dict[Literal["vram_gb"], Seconds | None] = {}
     resident: list[str] = []
     home: str = ""
     hours: list[_Hours] = []
@@ -139,7 +136,7 @@ class _TraceReader:
             models={name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in header.models.items()},
             swap_costs={(origin, target): cost for origin, row in header.swap_s.items() for target, cost in row.items()},
             unload_s=header.unload_s,
-            vram_gb=header.gpu.vram_gb,
+            vram_gb=header.gpu.get("vram_gb"),
             resident=tuple(header.resident),
             home=header.home,
             modes=tuple((change.t, change.active) for change in header.hours),
@@ -293,7 +290,14 @@ class LoggedItem(pydantic.BaseModel):
     total_s: Seconds
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
+    cost_usd: float | None = None
     outcome: Outcome
+
+    @property
+    def used_the_gpu(self) -> bool:
+        """A model of the GPU worked on it, or would have if its caller had waited; what Claude answered never came near it."""
+        is_claudes = self.cost_usd is not None or asks_for_claude(self.model)
+        return not is_claudes and (self.backend_s is not None or self.outcome in UNANSWERED)
 
 
 class _LoggedSwap(pydantic.BaseModel):
@@ -309,11 +313,10 @@ class _LoggedSwap(pydantic.BaseModel):
 def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> tuple[Workload, int]:
     """The workload that a log tells of, on the GPU and in the active hours of `config`; rows as the gateway lists them, in any order.
 
-    And how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable.
+    And how many rows could not become a request of it: never sent to the GPU, or not readable.
     """
     rows, unreadable = _read(LoggedItem, items)
-    ran = (row for row in rows if row.backend_s is not None or row.outcome in UNANSWERED)
-    usable = sorted(ran, key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
+    usable = sorted((row for row in rows if row.used_the_gpu), key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
     done = [swap for swap in _read(_LoggedSwap, swaps)[0] if not swap.failed]
     began_wall_s = usable[0].accepted_wall_s if usable else 0.0
     usual_s = _usual_service_s(usable)
