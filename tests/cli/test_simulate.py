@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -166,6 +167,16 @@ def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
     client = GatewayClient(gateway.url)
     assert len(list(rows(client, "/llm/log", "items", "7d"))) == PAGE_ROWS
     assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
+
+
+@for_each("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
+def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_microseconds(ended_wall_s):
+    told = _instant({"ended_wall_s": ended_wall_s})
+    if not isinstance(ended_wall_s, float) or ended_wall_s > 2 * BEGAN:
+        assert told is None
+    else:
+        assert told is not None
+        assert 0.0 <= datetime.fromisoformat(told).timestamp() - ended_wall_s < 1e-5
 
 
 @for_each(("step_s", "terminal", "drawn"), [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)])

@@ -138,13 +138,14 @@ class House:
         service: Callable[[BackendCall], Service] = service_asked_for,
         source: Path | None = None,
         ollama: type[FakeOllama] = FakeOllama,
+        clock: LoopClock | None = None,
         expect_faults: bool = False,
     ) -> None:
         given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
         self.ollama = ollama(*installed, capacity_mib=capacity_mib, service=service)
         self.events = Recorder()
-        self.clock = LoopClock()
+        self.clock = clock or LoopClock()
         self.closed: list[str] = []
         self._resident = tuple(map(canonical_model, resident))
         self._expect_faults = expect_faults

@@ -10,7 +10,7 @@ from hearth.errors import ShuttingDown
 from hearth.events import GatewayStopped, GatewayStopping
 from hearth.types import Outcome
 from tests.support.cases import for_each
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle, text_of, timers
 
 
@@ -98,14 +98,28 @@ async def test_a_preempted_call_does_not_start_again_during_a_stop(house: House)
     assert isinstance((await heard(external))[1], ShuttingDown)
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_wait_s": 100.0}))
-async def test_items_that_may_only_wait_so_long_expire_and_leave_no_timer_behind(house: House):
-    running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
-    await sleep_until(150.0)
-    ended = await house.end_of(expiring)
-    assert (ended.outcome, ended.reason, ended.at) == (Outcome.EXPIRED, "wait_expired", 100.0)
-    house.submit("a")
-    await settle()
-    await house.gateway.stop(0.0)
-    assert timers() == []
-    assert (await house.end_of(running)).outcome is Outcome.CANCELLED
+class LateClock(LoopClock):
+    """Behind the loop, which so runs its timers early."""
+
+    def __init__(self, lag_s: float) -> None:
+        super().__init__()
+        self._lag_s = lag_s
+
+    def monotonic(self) -> float:
+        return super().monotonic() - self._lag_s
+
+
+@for_each("lag_s", [0.0, 0.25])
+@in_virtual_time
+async def test_items_that_may_only_wait_so_long_expire_also_by_an_early_timer_and_leave_no_timer_behind(lag_s: float):
+    settings = settings_with(queue={"max_wait_s": 100.0})
+    async with House("a", resident=("a",), settings=settings, clock=LateClock(lag_s)) as house:
+        running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
+        await sleep_until(100.0)
+        ended = await house.end_of(expiring)
+        assert (ended.outcome, ended.reason, ended.at) == (Outcome.EXPIRED, "wait_expired", 100.0 - lag_s)
+        house.submit("a")
+        await settle()
+        await house.gateway.stop(0.0)
+        assert timers() == []
+        assert (await house.end_of(running)).outcome is Outcome.CANCELLED

@@ -47,6 +47,23 @@ async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house:
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
 
 
+@in_house("a", resident=("a",))
+async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
+    house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
+    waiting = house.submit("a", max_tokens=40)
+    await settle()
+    starts, told = list[object](), list[float | None]()
+    for at in (0.0, 0.2, 0.25):
+        await sleep_until(at)
+        starts.append(house.status["external_queue"]["next_items"][0]["estimated_start_s"])
+        newcomer = house.submit("a", max_tokens=40)
+        told.append(newcomer.estimated_wait_s)
+        house.worker.cancel(newcomer.sequence)
+    house.worker.cancel(waiting.sequence)
+    assert starts == [1.0, 1.0, 0.8]  # to a tenth
+    assert told == pytest.approx([2.0, 2.8, 1.75])  # the second as if the first had not left
+
+
 @for_each(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
 @in_virtual_time
 async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(parallel: int, turn_s: float):

@@ -258,18 +258,13 @@ def waiting_line(
     over, line = threading.Event(), console.status("waiting")
 
     def end() -> None:
-        if not over.is_set():
-            over.set()
-            line.stop()
+        over.set()
+        line.stop()
 
     def ask() -> None:
         while not pause(over, _EVERY_S):
-            try:
-                words = waiting_words(client.status(), request_id)
-            except click.ClickException:  # the answer is what counts; its own connection says what is wrong
-                continue
-            if not over.is_set():
-                line.update(words)
+            with suppress(click.ClickException):  # the answer is what counts; its own connection says what is wrong
+                line.update(waiting_words(client.status(), request_id))
 
     line.start()
     threading.Thread(target=ask, name="hearth-waiting", daemon=True).start()

@@ -111,7 +111,6 @@ class Estimates:
                 self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
 
     def run_s(self, model: str) -> float:
-        """Mean seconds that an item of a model runs."""
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
 
     def knows_runs(self, model: str) -> bool:
@@ -119,7 +118,6 @@ class Estimates:
         return model in self._runs and self._runs[model][0] >= FEW_RUNS
 
     def knows_load(self, model: str) -> bool:
-        """Was a load of this model ever measured?"""
         return model in self._target_s
 
     def learn_idle_end(self, models: tuple[str, ...], end: IdleEnd) -> None:
@@ -137,7 +135,6 @@ class Estimates:
         return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
 
     def prompt_s(self, item: QueueItem, model: str) -> float:
-        """Expected seconds of prompt evaluation."""
         return self.prompt_tokens(item, model) / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
 
     def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
@@ -240,7 +237,6 @@ class Arrivals:
         self._open: dict[str, int] = Counter(open_callers)
 
     def arrived(self, caller: str, model: str | None, now: float) -> None:
-        """An item has come."""
         is_open = self._open.get(caller, 0)
         self._open[caller] = is_open + 1
         last = self._answered.get(caller)

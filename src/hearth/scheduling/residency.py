@@ -49,7 +49,6 @@ class Resident:
 
     @property
     def free_slots(self) -> int:
-        """Requests that could be added now."""
         return self.parallel - len(self.running)
 
     @property
@@ -153,10 +152,6 @@ class Residency:
         resident = self.residents.get(model)
         return resident if resident is not None and resident.serves else None
 
-    def serves(self, model: str | None) -> bool:
-        """Can work for this model (None: for any) be sent somewhere, as soon as there is a slot?"""
-        return any(resident.serves for resident in self.residents.values() if model in {None, resident.model})
-
     def saturated(self, wanted: Iterable[str | None]) -> bool:
         """Is every slot taken, so that none of the wanted models can be served, evict a resident, or come beside it?"""
         residents = self.residents.values()
@@ -221,7 +216,6 @@ class Residency:
         return resident
 
     def begin_unload(self, models: tuple[str, ...], now: float, why: SwapReason) -> None:
-        """Mark models unloading."""
         self.swaps_begun += 1
         self.swap = Swap(why, now)
         for model in models:
@@ -229,7 +223,6 @@ class Residency:
 
     @property
     def latest_first(self) -> list[Resident]:
-        """The residents, the latest loaded first."""
         return sorted(self.residents.values(), key=lambda resident: (-resident.loaded_at, resident.model))
 
     @property

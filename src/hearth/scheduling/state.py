@@ -121,7 +121,6 @@ class State:
         return self.waiting.up_to(Band.BACKGROUND if self.paused else BANDS[-1], model)
 
     def runs_on(self, model: str) -> bool:
-        """Does anything run on this model?"""
         resident = self.residency.residents.get(model)
         return resident is not None and bool(resident.running)
 

@@ -295,8 +295,9 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     state.failures[model] = state.failures.get(model, 0) + 1
     if state.failures[model] < 2:
         return []
-    stranded = [entry for entry in state.waiting.all_entries() if not state.residency.serves(entry.item.model)]
-    return state.give_up(stranded, "load_failed")
+    serving = {resident.model for resident in state.residency.residents.values() if resident.serves}
+    able = serving | ({None} if serving else set())
+    return state.give_up([entry for entry in state.waiting.all_entries() if entry.item.model not in able], "load_failed")
 
 
 def _listed(state: State, names: frozenset[str]) -> list[Action]:

@@ -72,12 +72,10 @@ class WaitingRoom:
         return sum(self._counts)
 
     def count(self, lane: Lane) -> int:
-        """Waiting entries of a lane."""
         counts = self._counts
         return sum(counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :])
 
     def add(self, entry: Entry) -> None:
-        """Put an entry where its band, model and key put it."""
         line = self.lines[entry.band].setdefault(entry.item.model, [])
         if line and entry.key < line[-1].key:
             insort(line, entry, key=_key)
@@ -87,7 +85,6 @@ class WaitingRoom:
         entry.place = "waiting"
 
     def remove(self, entry: Entry) -> None:
-        """Take an entry out, wherever in its line it stands."""
         lines, model = self.lines[entry.band], entry.item.model
         line = lines[model]
         del line[0 if line[0] is entry else bisect_left(line, entry.key, key=_key)]
@@ -108,7 +105,6 @@ class WaitingRoom:
         return sum(self._counts[: band + 1])
 
     def models(self) -> tuple[str | None, ...]:
-        """The models that anything waits for."""
         return tuple({model: None for lines in self.lines for model in lines})
 
     def heads(self, band: Band) -> list[Entry]:

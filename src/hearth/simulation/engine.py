@@ -63,8 +63,6 @@ class Span:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What a simulation produced."""
-
     records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
     swaps: list[Span] = field(default_factory=list)
     stops: list[Span] = field(default_factory=list)
@@ -118,7 +116,6 @@ class _Engine:
         self._busy_since = 0.0
 
     def run(self) -> None:
-        """Let everything happen that will."""
         for model in self._workload.resident:
             self._report(Loaded(model=model))
         for at, active in self._workload.modes:

@@ -60,7 +60,6 @@ def _ended_at(run: Run) -> float:
 
 
 def summary(run: Run) -> Summary:
-    """The numbers of a run."""
     makespan_s = _ended_at(run) - min((record.arrived for record in run.records), default=0.0)
     return Summary(
         makespan_s=makespan_s,
@@ -150,7 +149,6 @@ class Estimating:
         self._pairs_s: list[tuple[float, float]] = []
 
     def handle(self, fact: Input, now: float) -> list[Action]:
-        """As `Scheduler.handle`."""
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
             estimated_s = forecast(self._scheduler.state, now, fact.item).get(fact.item.sequence)
             if estimated_s is not None:
