@@ -12,7 +12,7 @@ import pytest
 
 from hearth.api.status import cancel_caller, cancel_item
 from hearth.config.settings import AgingSettings
-from hearth.errors import CallerGone, QueueFull, ShuttingDown
+from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import (
     EmbeddingsFlushed,
     EmbeddingsParted,
@@ -25,7 +25,7 @@ from hearth.events import (
     ItemResent,
 )
 from hearth.execution.request import Ticket
-from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
+from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, in_embedding_house, vector_in
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
@@ -45,6 +45,13 @@ class Forgetful(FakeOllama):
     def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
         given = body.get("input")
         return super()._exchange(call, {**body, "input": given[:-1]} if isinstance(given, list) else body, record, fault)
+
+
+class Broken(FakeOllama):
+    """Hangs up on whoever has a model loaded."""
+
+    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+        raise BackendGone
 
 
 async def lived(house: EmbeddingHouse, script: str) -> dict[str, Ticket]:
@@ -94,6 +101,7 @@ async def lived(house: EmbeddingHouse, script: str) -> dict[str, Ticket]:
         ({}, (None, GONE), "abc", "a bc bc", None, "b*2 c*2"),
         ({}, (), "a +0.3 down bcd", "a b", None, "b:backend_unreachable c:backend_unreachable*0 d:backend_unreachable*0"),
         ({"ollama": Forgetful}, (), "abc", "a bc b c", None, "b*2 c*2 parted:unknown_answer"),
+        ({"ollama": Broken}, (), "ABC", "", None, "A:backend_gone*0 B:backend_gone*0 C:backend_gone*0 parted:backend_gone"),
         # Who was accepted is asked for again whatever the door says meanwhile.
         ({"ollama": Forgetful}, (), "abc +0.3 drain", "a bc b c", None, "b*2 c*2 parted:unknown_answer"),
         ({"ollama": Forgetful}, (), "abc +0.3 at_most=0", "a bc b c", None, "b*2 c*2 parted:unknown_answer"),
@@ -123,6 +131,7 @@ async def test_calls_share_a_call_of_the_model_server_and_each_gets_its_own_answ
         resent = Counter(event.request_id[-1] for event in house.events.of(ItemResent))
         for text, end in ends.items():
             assert (end.outcome is Outcome.CANCELLED) == (end.reason in {"cancelled", "shutting_down"}), end
+            assert resent[text] <= end.attempts
             assert end.outcome is not Outcome.COMPLETED or resent[text] == end.attempts - 1, (
                 "it is said once for each attempt but the first"
             )

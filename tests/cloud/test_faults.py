@@ -242,6 +242,17 @@ async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_w
         assert (await asking)[0] == 503
 
 
+async def test_what_claude_has_answered_cannot_be_cancelled_any_more(home: CloudHome):
+    new = new_item()
+    ticket = await home.cloud.take(replace(new, item=replace(new.item, model=HAIKU)))
+    assert ticket is not None
+    await ticket.reply.head()
+    await ticket.reply.body()
+    assert home.gateway.worker.registry.live(ticket.sequence) is not None, "its cost is not settled yet"
+    assert home.gateway.worker.cancel(ticket.sequence) is False
+    assert [end.outcome for end in await home.ends(1)] == [Outcome.COMPLETED]
+
+
 async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: CloudHome):
     large = json.dumps(BODY | {"messages": [{"role": "user", "content": "x" * 1_200_000}]}).encode()
     new = new_item()

@@ -7,6 +7,7 @@ read at all is tested in `test_traps.py`.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import gc
 import types
@@ -104,7 +105,9 @@ async def held_after_a_reload(before: Settings, after: Settings) -> list[object]
     server = HearthServer(app, lambda: gateway.config.settings.server)
     try:
         assert gateway.reload(GatewayConfig(settings=after))
-        await gateway.worker.process_one()
+        running = asyncio.ensure_future(gateway.worker.run())
+        await asyncio.sleep(0)  # it decides upon the reload
+        running.cancel()
         app._use(gateway.config)
         return list(reachable(gateway, app, server))
     finally:

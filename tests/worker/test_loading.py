@@ -238,6 +238,11 @@ class OneRunner(FakeOllama):
             return
         await super().load(model, options, timeout_s)
 
+    async def unload(self, model: str) -> None:
+        await super().unload(model)
+        for orphan in self._deleted:
+            self.gpu.drop(orphan)
+
 
 @for_each(
     ("models", "how", "home", "later", "name"),
@@ -293,6 +298,14 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
         for model in "ab":
             await body_of(house.submit(model))
         assert house.gpu_status["resident_models"] == ["a:latest", "b:latest"] or not vram_gb
+
+
+@in_house("a", "b", resident=("a",), ollama=OneRunner)
+async def test_weights_that_are_in_memory_under_a_deleted_name_are_made_to_go_by_another_one_which_is_then_loaded(house: House):
+    house.ollama.delete("a:latest")
+    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert done_to(house) == ["unload a:latest", "load b:latest", "unload b:latest", "load b:latest"]
+    assert house.events.of(SwapFailedEvent) == []
 
 
 @for_each("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])

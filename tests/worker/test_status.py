@@ -8,7 +8,7 @@ import pytest
 
 from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingSettings, Settings
 from hearth.errors import NeverFits, QueueFull
-from hearth.events import BackendWentDown, ItemDispatched, ItemPromoted
+from hearth.events import BackendWentDown, HomeModelMissing, ItemDispatched, ItemPromoted
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
@@ -26,6 +26,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
     assert shown["gpu"].keys() >= DONNA_GPU_KEYS
     assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
     assert (shown["internal_queue"]["pending"], shown["external_queue"]["pending"]) == (0, 0)
+    assert house.events.of(HomeModelMissing) == [], "none is set"
 
 
 @in_house("a", resident=("a",))
@@ -75,6 +76,18 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
     await settle()
     assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
     assert [house.worker.cancel_request(tickets[each].request_id, caller=None) for each in (0, 2)] == [None, True]
+
+
+@in_house("a", resident=("a",))
+async def test_the_expected_starts_of_those_who_wait_are_worked_out_a_few_times_a_second_at_most(house: House):
+    house.submit("a", service_s=8.0, max_tokens=40)
+    house.submit("a", max_tokens=40)
+    starts = []
+    for at_s in (0.125, 0.25, 0.375, 0.5):
+        await sleep_until(at_s)
+        starts.append(house.status["external_queue"]["next_items"][0]["estimated_start_s"])
+    assert (starts[0], starts[2]) == (starts[1], starts[3])
+    assert starts[0] != starts[2]
 
 
 @in_house("a", "b", resident=("a",))

@@ -19,6 +19,7 @@ from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
+from hearth.execution.runtime import all_ended
 from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
 from hearth.queue.forecaster import Forecaster
@@ -278,15 +279,11 @@ class Cloud:
         """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the ledger."""
         self._stopping = True
         tasks = [call.task for call in self._calls.values() if call.task is not None]
+        await all_ended(tasks, grace_s, hurry)
+        for call in tuple(self._calls.values()):
+            call.leave(ShuttingDown())
         if tasks:
-            ended = asyncio.ensure_future(asyncio.wait(tasks))
-            hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
-            await asyncio.wait((ended, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-            for call in tuple(self._calls.values()):
-                call.leave(ShuttingDown())
-            await asyncio.wait((ended,), timeout=_LAST_STEPS_S)
-            ended.cancel()
-            hurried.cancel()
+            await asyncio.wait(tasks, timeout=_LAST_STEPS_S)
             await asyncio.sleep(0)  # the last ones are settled by callbacks
         await self._budget.stop()
 

@@ -39,7 +39,6 @@ class BackendWatch:
         self._emit = runtime.events.emit
         self._tracker = runtime.tracker
         self._installed: dict[str, InstalledModel] | None = None
-        self._listed: frozenset[str] | None = None
         self._one_of: dict[str, str] = {}
         self._swaps_begun = -1
         self._missing_home = ""
@@ -130,15 +129,14 @@ class BackendWatch:
     async def refresh_installed(self) -> None:
         """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
         models = await self.control.installed()
-        before = self._scheduler_settings()
+        before, listed = self.scheduler_settings(), self._installed
         self.elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
         here = tuple(model for model in models if not model.remote_host)
         self._installed = {canonical_model(model.name).lower(): model for model in here}
-        if (names := frozenset(self._installed)) != self._listed:
-            self._listed = names
-            self._post(ModelsListed(names=names))
+        if listed is None or listed.keys() != self._installed.keys():
+            self._post(ModelsListed(names=frozenset(self._installed)))
         self._one_of = _one_name_each(here, self._runtime.settings, before=frozenset(self._one_of.values()))
-        settings = self._scheduler_settings()
+        settings = self.scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))
         home = settings.gpu.home_model
@@ -147,7 +145,8 @@ class BackendWatch:
             self._emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
         self._missing_home = missing
 
-    def _scheduler_settings(self) -> SchedulerSettings:
+    def scheduler_settings(self) -> SchedulerSettings:
+        """Those in force, with each model under its one name."""
         return SchedulerSettings.of(self._runtime.settings, self.name_of)
 
     def _went_down(self, error: BackendError) -> None:

@@ -21,7 +21,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest
-from hearth.execution.runtime import Runtime, cancel_all
+from hearth.execution.runtime import Runtime
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendState, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
@@ -69,12 +69,8 @@ class Executor:
         self._probe = watch.control.probe
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
-        self._tasks: dict[Sequence, asyncio.Task[None]] = {}
-        self._works: dict[Sequence, ActiveRequest] = {}
+        self._running: dict[Sequence, tuple[asyncio.Task[None], ActiveRequest]] = {}
         self._known: dict[str, _Knowledge] = {}
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most `limit_s` for the whole answer."""
@@ -82,14 +78,14 @@ class Executor:
         work.quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
         work.whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
         task = asyncio.get_running_loop().create_task(self._attempt(work), name=f"item {sequence}")
-        self._tasks[sequence], self._works[sequence] = task, work
+        self._running[sequence] = task, work
         task.add_done_callback(partial(self._forget, work, work.attempt))
 
     def _forget(self, work: ActiveRequest, attempt: int, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence = work.item.sequence
-        if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
-            del self._tasks[sequence], self._works[sequence]
+        if self._running.get(sequence) == (ended, work):  # else a new attempt of the same item has taken its place
+            del self._running[sequence]
         if ended.cancelled():
             if work.reported < attempt:  # stopped before its first step: nothing of it ever ran
                 self._post(Stopped(sequence=sequence, attempt=attempt))
@@ -100,9 +96,9 @@ class Executor:
 
     def preempt(self, sequence: Sequence) -> None:
         """Stop the attempt, unless its caller has been given bytes and could not be resumed: then it goes on."""
-        work = self._works.get(sequence)
-        if work is None:
+        if sequence not in self._running:
             return
+        _, work = self._running[sequence]
         is_known = work.sent is not None and work.sent.replayable
         if work.outcome is not None or not work.forwarded or (is_known and self._can_resume(work)):
             work.pausing = True
@@ -112,22 +108,14 @@ class Executor:
 
     def abort(self, sequence: Sequence) -> None:
         """Stop the attempt. One that has ended has already reported how, or is just doing so."""
-        work = self._works.get(sequence)
-        if work is not None and work.reported < work.attempt:
-            self._tasks[sequence].cancel()
+        if sequence in self._running:
+            task, work = self._running[sequence]
+            if work.reported < work.attempt:
+                task.cancel()
 
-    async def drained(self, grace_s: float, hurry: asyncio.Event | None) -> None:
-        """Wait until nothing runs, for `grace_s` at most and no longer than until `hurry` is set."""
-        if not self._tasks:
-            return
-        running = asyncio.ensure_future(asyncio.wait(tuple(self._tasks.values())))
-        hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
-        await asyncio.wait((running, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        hurried.cancel()
-
-    async def aclose(self) -> None:
-        await cancel_all(self._tasks.values())
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task, _ in self._running.values()]
 
     # One attempt.
 
@@ -200,7 +188,7 @@ class Executor:
         """
         if work.model not in self._suspects:
             return False
-        return all(task.done() for sequence, task in self._tasks.items() if sequence != work.item.sequence)
+        return all(task.done() for task, other in self._running.values() if other is not work)
 
     async def _makes_a_token(self, work: ActiveRequest, call: BackendCall) -> bool:
         """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""

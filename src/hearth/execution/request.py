@@ -35,7 +35,7 @@ class Reply:
         self._on_abandon = on_abandon
         self._head: ReplyHead | None = None
         self._chunks: list[bytes] = []
-        self._unread_bytes = 0
+        self.unread_bytes = 0
         self._error: HearthError | None = None
         self._ended = False
         self._abandoned = False
@@ -57,13 +57,9 @@ class Reply:
         return self._ended and self._error is None
 
     @property
-    def unread_bytes(self) -> int:
-        return self._unread_bytes
-
-    @property
     def full(self) -> bool:
         """The limit is unread: time to wait for the reader."""
-        return self._unread_bytes >= self._limit_bytes
+        return self.unread_bytes >= self._limit_bytes
 
     def start(self, head: ReplyHead) -> None:
         """Hand over the head; the first one counts."""
@@ -75,7 +71,7 @@ class Reply:
         """Add chunks, keeping their boundaries. Ignored once the answer has ended."""
         if not self.ended:
             self._chunks.extend(filter(None, chunks))
-            self._unread_bytes += sum(map(len, chunks))
+            self.unread_bytes += sum(map(len, chunks))
             _wake(self._reader)
 
     def finish(self) -> None:
@@ -93,7 +89,7 @@ class Reply:
         """The caller has gone: drop what is unread and let the producer run on into nothing until it is stopped."""
         self._abandoned = True
         self._chunks.clear()
-        self._unread_bytes = 0
+        self.unread_bytes = 0
         _wake(self._writer)
         _wake(self._reader)
         self._on_abandon()
@@ -125,7 +121,7 @@ class Reply:
             await self._news()
         chunks = tuple(self._chunks)
         self._chunks.clear()
-        self._unread_bytes = 0
+        self.unread_bytes = 0
         _wake(self._writer)
         return chunks
 

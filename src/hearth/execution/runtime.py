@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -92,6 +92,17 @@ class ChangeCounter:
 
 async def next_of(changes: AsyncIterator[int]) -> bool:
     return await anext(changes, None) is not None
+
+
+async def all_ended(tasks: Sequence[asyncio.Task[None]], grace_s: float, hurry: asyncio.Event | None) -> None:
+    """Wait until the tasks have ended, for `grace_s` at most and no longer than until `hurry` is set."""
+    if not tasks:
+        return
+    running = asyncio.ensure_future(asyncio.wait(tasks))
+    hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
+    await asyncio.wait((running, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    running.cancel()
+    hurried.cancel()
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -34,19 +34,21 @@ class Swapper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: dict[str, HearthError] = {}
         self._stuck: HearthError | None = None
-        self._offloaded: dict[str, bool] = {}
-        self._context_tokens: dict[str, int] = {}
+        self._loaded: dict[str, ResidentModel] = {}
+        """Models as they were when they were last loaded."""
 
     def error_of(self, model: str) -> HearthError:
         return self._errors.get(model) or self._stuck or SwapFailed(f"model '{model}' could not be loaded")
 
     def offloaded(self, model: str) -> bool:
         """Part of the model was left in main memory when it was last loaded."""
-        return self._offloaded.get(model, False)
+        loaded = self._loaded.get(model)
+        return loaded is not None and 0 < loaded.vram_mib < loaded.size_mib
 
     def context_tokens(self, model: str) -> int:
         """The context that the model was last loaded with, 0 where that is not known."""
-        return self._context_tokens.get(model, 0)
+        loaded = self._loaded.get(model)
+        return 0 if loaded is None else loaded.context_tokens or 0
 
     def load(self, model: str) -> None:
         self._spawn(self._load(model), f"load {model}", LoadFailed(model=model))
@@ -84,8 +86,7 @@ class Swapper:
             self._failed(model, lie, LoadFailed(model=model, unlisted=True))
             return
         self._errors.pop(model, None)
-        self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib
-        self._context_tokens[model] = resident.context_tokens or 0
+        self._loaded[model] = resident
         self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:

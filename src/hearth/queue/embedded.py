@@ -27,14 +27,14 @@ class PromptCall:
 
     def __init__(
         self,
-        *,
         prompt: str,
         model: str | None,
         max_tokens: int | None,
+        *,
         json_mode: bool,
         task_type: str | None,
+        chain_id: str | None,
         load_options: Callable[[str], LoadOptions],
-        chain_id: str | None = None,
     ) -> None:
         for name, value, kind in (
             ("prompt", prompt, str),

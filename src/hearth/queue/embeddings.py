@@ -95,7 +95,6 @@ class Batch:
             caller=items[0].caller if len({item.caller for item in items}) == 1 else SEVERAL_CALLERS,
             prompt_tokens=sum(item.prompt_tokens for item in items),
             inputs=len(items),
-            chain_id=None,
             prompt_preview="",
         )
         return Submission(item=item, call=self._call_on, told=told, accepted=self.apart, carries=True)

@@ -11,13 +11,13 @@ from collections.abc import Sequence as Several
 from functools import partial
 
 from hearth.clock import Clock, ClockSteps
-from hearth.config.settings import GatewayConfig, SchedulerSettings, load_options
+from hearth.config.settings import GatewayConfig, load_options
 from hearth.errors import BadRequest, CallerGone, Draining, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.request import ActiveRequest, Submission, Ticket
-from hearth.execution.runtime import ChangeCounter, Runtime
+from hearth.execution.runtime import ChangeCounter, Runtime, all_ended, cancel_all
 from hearth.execution.swapper import Swapper
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GenerationBackend, ModelControl
@@ -43,7 +43,6 @@ class Mailbox:
         self._decide = decide
         self.facts: deque[tuple[Input, float]] = deque()
         """Those that nobody has decided upon yet."""
-        self._came = asyncio.Event()
         self._ready = False
         """`run` runs and no decision is under way; nothing waits then."""
 
@@ -52,15 +51,6 @@ class Mailbox:
         self.facts.append((fact, not_before))
         if self._ready:
             self._empty()
-        else:
-            self._came.set()
-
-    async def take_one(self) -> None:
-        """Wait for one fact and have it decided upon; for those who do not `run`."""
-        while not self.facts:
-            self._came.clear()
-            await self._came.wait()
-        self._decide(*self.facts.popleft())
 
     async def run(self) -> None:
         try:
@@ -91,8 +81,6 @@ class _Answer(asyncio.Task[Completion]):
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
-
-
 DRAIN_RETRY_S = 30.0
 """Nobody can tell when a drain ends."""
 KEPT_S = 60.0
@@ -169,7 +157,7 @@ class LLMQueueWorker:
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
         self._mailbox = mailbox = Mailbox(self._take)
-        self.post, self.process_one, self.run = mailbox.post, mailbox.take_one, mailbox.run
+        self.post, self.run = mailbox.post, mailbox.run
         self.tracker = GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
         state = self.scheduler.state
@@ -183,6 +171,7 @@ class LLMQueueWorker:
         self._executor = Executor(self.runtime, backend, self.watch)
         self._swapper = Swapper(self.runtime, self.watch)
         self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
+        self._prompt = partial(PromptCall, load_options=lambda model: load_options(self.runtime.settings, model))
         self._extra_status = extra_status
         self._on_decision = on_decision
         self._answers: set[asyncio.Task[Completion]] = set()
@@ -281,7 +270,7 @@ class LLMQueueWorker:
         """
         del user_id, is_chain_continuation
         band = Priority(priority) if priority is not None else self.runtime.config.priority_for_task_type(task_type)
-        asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
+        asked = self._prompt(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
     async def enqueue_external(
@@ -297,26 +286,13 @@ class LLMQueueWorker:
         allow_cloud: bool = False,
     ) -> asyncio.Future[Completion]:
         """Queue a call of another program, as `enqueue_internal`. `allow_cloud`: Claude may answer under the rules of `cloud`."""
-        asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
+        asked = self._prompt(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
         if allow_cloud and self.cloud is not None:
             name = None if model is None else self.watch.name_of(model)
             ticket = await self.cloud(asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller))
             if ticket is not None:
                 return self._future(ticket, asked, lambda: model, ticket.reply.abandon)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
-
-    def _asked(
-        self, prompt: str, model: str | None, max_tokens: int | None, *, json_mode: bool, task_type: str | None, chain_id: str | None
-    ) -> PromptCall:
-        return PromptCall(
-            prompt=prompt,
-            model=model,
-            max_tokens=max_tokens,
-            json_mode=json_mode,
-            task_type=task_type,
-            load_options=lambda model: load_options(self.runtime.settings, model),
-            chain_id=chain_id,
-        )
 
     def _enqueue(self, asked: PromptCall, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
         model = None if asked.model is None else self.watch.name_of(asked.model)
@@ -365,7 +341,7 @@ class LLMQueueWorker:
         """Put another configuration in force; what waits, runs and has been counted stays."""
         self.runtime.config = config
         self._mode_read_at = float("-inf")
-        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self.watch.name_of)))
+        self.post(inputs.PolicyChanged(settings=self.watch.scheduler_settings()))
 
     # What is going on.
 
@@ -425,9 +401,9 @@ class LLMQueueWorker:
         entries = self.scheduler.state.entries
         found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
         self._end_all([work for entry, work in found if entry is None or entry.place == "waiting"], ShuttingDown)
-        await self._executor.drained(grace_s, hurry)
+        await all_ended(self._executor.tasks, grace_s, hurry)
         self._end_all(self.registry.unanswered(self), ShuttingDown)
-        await self._executor.aclose()
+        await cancel_all(self._executor.tasks)
         await self._swapper.aclose()
         self._arm(None)
         self._changes.end()
