@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -38,24 +37,6 @@ async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_
             shell.rollback()
         await writer.submit(note(3))
     assert notes(path) == [1, 3]
-
-
-async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
-    reached, fail = threading.Event(), threading.Event()
-
-    def failing(_connection: sqlite3.Connection) -> None:
-        reached.set()
-        assert fail.wait(30.0)
-        raise disk_error(sqlite3.SQLITE_IOERR)
-
-    async with writing(tmp_path / "hearth.db") as writer:
-        first = writer.submit(failing)
-        await asyncio.to_thread(reached.wait)
-        second = writer.submit(note(2))
-        fail.set()
-        with pytest.raises(StorageUnavailable):
-            await first
-        assert await second == 1
 
 
 @for_each("posted", [True, False])

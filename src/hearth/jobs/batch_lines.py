@@ -63,7 +63,6 @@ class Splitter:
             self._kept += piece
 
     def end(self) -> Iterator[RawLine]:
-        """The line that ends here."""
         text = bytes(self._kept) if self._length <= self._limit_bytes else None
         if text is None or text.strip():
             yield RawLine(line=self._line, start=self._start, length=self._length, text=text)
@@ -165,7 +164,6 @@ class Check:
     def __post_init__(self) -> None:
         self._splitter = Splitter(int(self.settings.server.max_body_mib * MIB))
         self._place = -1
-        self._begun = False
         self._seen: set[str] = set()
         self._names: dict[str, str | None] = {}
         self._problems: list[Problem] = []
@@ -186,9 +184,9 @@ class Check:
     async def _note(self, lines: list[BatchLine]) -> bool:
         """False where the batch is not being validated any more. What an earlier process noted goes first."""
         for start in range(0, max(1, len(lines)), LINES_TOGETHER):
-            if not await self.batches.note_lines(self.batch.number, lines[start : start + LINES_TOGETHER], first=not self._begun):
+            first = self._place < 0 and start == 0
+            if not await self.batches.note_lines(self.batch.number, lines[start : start + LINES_TOGETHER], first=first):
                 return False
-            self._begun = True
         return True
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:

@@ -192,7 +192,6 @@ class JobRunner:
             self._wake.set()
 
     def announce(self, job: Job) -> None:
-        """A new job is on the disk."""
         self._runtime.events.emit(JobQueued(at=self._runtime.clock.monotonic(), **named(job), waiting=self._store.queued))
 
     def ready(self) -> bool:
@@ -208,7 +207,6 @@ class JobRunner:
         return [run.job for run in self._runs.values()]
 
     def sequence_of(self, job_id: str) -> int | None:
-        """The sequence number in the GPU's queue of a job that is on its way."""
         run = self._runs.get(job_id)
         return None if run is None or run.ticket is None else int(run.ticket.sequence)
 
@@ -395,7 +393,6 @@ class JobRunner:
 
     @staticmethod
     async def _until_written(write: Callable[[], Awaitable[T]]) -> T:
-        """Try until the disk takes it."""
         while True:
             try:
                 return await write()

@@ -118,7 +118,6 @@ class BatchTable(Table):
             raise
 
     async def find(self, batch_id: str) -> Batch | None:
-        """One batch."""
         return await self._first(_batch_of, _FIND, batch_id)
 
     async def list_batches(self, page: Page) -> tuple[Batch, ...]:
@@ -210,7 +209,6 @@ class BatchTable(Table):
         return await self.reader.read(read)
 
     async def unended_jobs(self, batch: int) -> tuple[str, ...]:
-        """The ids of the jobs of a batch that wait or run."""
         return await self._select(lambda row: str(row[0]), _RUNNING, (batch,))
 
     async def ended_lines(self, batch: int) -> tuple[EndedLine, ...]:

@@ -102,7 +102,7 @@ class Store:
             self._events.emit(StorageRecovered(at=now, dropped=dropped))
         elif fault is not None:
             self._last_fault = {"reason": fault, "at_wall": round(self._clock.wall(), 3)}
-            if fault is not self._fault and not (self._fault and fault == "overloaded"):
+            if fault != self._fault and not (self._fault and fault == "overloaded"):
                 self._fault = fault
                 self._events.emit(StorageFailed(at=now, reason=fault, detail=health.detail))
         if health.failed and not self._defective:

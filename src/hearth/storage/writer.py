@@ -33,6 +33,8 @@ GATHER_S = 0.2
 RETRY_S = 2.0
 """Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
 UPKEEP_INTERVAL_S = 300.0
+TOGETHER = 256
+"""Functions in one transaction."""
 HARMLESS = frozenset({"locked", "disk_full", "file_moved"})
 """After these the connection is as good as before; after any other it is opened anew."""
 
@@ -109,7 +111,6 @@ class Backlog:
             self._changed.notify()
 
     def clear(self) -> list[Write]:
-        """Take out everything that is left."""
         with self._changed:
             return self._popped(len(self._writes))
 
@@ -190,21 +191,19 @@ class Writer:
         upkeep: Upkeep,
         listener: Callable[[StorageHealth], None],
         capacity: int = 10_000,
-        batch: int = 256,
         retry_s: float = RETRY_S,
     ) -> None:
         """Build it on the event loop that futures and listener belong to; nothing is written before `start`.
 
         Args:
             listener: called on the loop with every change of the fault (the first loss is one) and of the reserve; must not raise.
-            capacity: functions that may wait; batch: functions in one transaction.
+            capacity: functions that may wait.
         """
         self._database = database
         self._clock = clock
         self._upkeep = upkeep
         self._listener = listener
         self._backlog = Backlog(capacity)
-        self._batch = batch
         self._retry_s = retry_s
         self._trouble: StorageUnavailable | None = None
         self._dropped = self._failed = 0
@@ -246,7 +245,6 @@ class Writer:
 
     @property
     def health(self) -> StorageHealth:
-        """The state of this moment."""
         trouble = self._trouble
         if trouble is None and self._overloaded:
             trouble = StorageUnavailable("overloaded", "the disk is too slow for the writes that wait")
@@ -269,7 +267,7 @@ class Writer:
 
     def _run(self) -> None:
         flushed = True
-        while (writes := self._backlog.take(self._batch, self._patience_s())) is not None:
+        while (writes := self._backlog.take(TOGETHER, self._patience_s())) is not None:
             if self._trouble is not None and not writes:  # without work, a write that changes nothing asks whether the disk is well again
                 writes = [Write(run=self._probe, future=None)]
             flushed = not writes or self._write(writes)
@@ -351,7 +349,7 @@ class Writer:
         self._trouble = trouble
         if trouble is None and len(self._backlog) == 0:
             self._overloaded = False
-        if self.health.fault is not before:
+        if self.health.fault != before:
             self._report()
 
     def _report(self) -> None:
