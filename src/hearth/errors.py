@@ -55,10 +55,7 @@ class BadRequest(CallerError):
     """The request is malformed."""
 
 
-class Untranslatable(CallerError, reason="untranslatable"):
-    """The request asks for something that Claude cannot do."""
-
-
+Untranslatable = _kind("Untranslatable", CallerError, 400, "The request asks for something that Claude cannot do.")
 Unauthenticated = _kind(
     "Unauthenticated", CallerError, 401, "No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 )
@@ -103,10 +100,9 @@ class BackendError(HearthError, status=502, reason="backend_error", retryable=Tr
     """The model server failed."""
 
 
-class BackendProtocolError(BackendError, reason="backend_protocol"):
-    """The model server sent an invalid answer."""
-
-
+BackendProtocolError = _kind(
+    "BackendProtocolError", BackendError, 502, "The model server sent an invalid answer.", reason="backend_protocol"
+)
 BackendTimeout = _kind("BackendTimeout", BackendError, 504, "The model server did not answer in time.")
 CloudUnavailable = _kind(
     "CloudUnavailable", BackendError, 503, "Claude cannot be used from here at the moment; the owner's log says why.", retryable=False
@@ -127,10 +123,7 @@ class CapacityError(HearthError, status=503, reason="capacity", retryable=True):
     """Hearth cannot take this now."""
 
 
-class ShuttingDown(CapacityError, reason="shutting_down"):
-    """Hearth is shutting down."""
-
-
+ShuttingDown = _kind("ShuttingDown", CapacityError, 503, "Hearth is shutting down.")
 QueueFull = _kind("QueueFull", CapacityError, 503, "The queue is full.")
 WaitExpired = _kind("WaitExpired", CapacityError, 503, "The request waited longer than `queue.max_wait_s`.")
 Interrupted = _kind("Interrupted", CapacityError, 503, "The answer was interrupted by a more urgent request. Try again.")

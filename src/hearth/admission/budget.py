@@ -68,7 +68,6 @@ class Budget:
         self._crossed: set[Day] = set()
 
     def knows(self, day: Day) -> bool:
-        """Whether the day has been opened."""
         return day in self._sums
 
     def open_day(self, day: Day, booked: Iterable[Booked]) -> None:

@@ -58,7 +58,6 @@ class Message:
 
     @property
     def resolved(self) -> bool:
-        """Whether all of it is over."""
         return all(each.resolved for each in self.alerts)
 
     @property

@@ -114,7 +114,6 @@ class Target:
 
     @property
     def configured(self) -> bool:
-        """Whether there is an address to post to."""
         return bool(self._url)
 
     @property

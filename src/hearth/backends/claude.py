@@ -83,7 +83,6 @@ class ClaudeExchange:
             raise BackendProtocolError("Claude sent an invalid answer") from error
 
     async def aclose(self) -> None:
-        """Close the connection."""
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._stream.response.aclose()
@@ -127,7 +126,6 @@ class ClaudeBackend:
         return await asyncio.shield(making)
 
     async def aclose(self) -> None:
-        """Close what is open."""
         clients, self._clients = self._clients, {}
         for made in await asyncio.gather(*clients.values(), return_exceptions=True):
             if not isinstance(made, BaseException):

@@ -352,7 +352,6 @@ class Answer:
         await self._waiter
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come on the connection."""
         self.began = True
         if self._parser is None:  # more than the answer: this connection cannot be trusted with another one
             self._keep = False
@@ -430,7 +429,6 @@ class Answer:
             self._link.transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
         if self.status and self._parser is not None:
             self._keep = self._framed and self._parser.should_keep_alive()
             self._end(None)

@@ -214,7 +214,7 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
         raise _no_answer() from error
 
 
-def _no_answer() -> BackendProtocolError:
+def _no_answer() -> BackendError:
     return BackendProtocolError("The model server sent an invalid answer.")
 
 

@@ -287,7 +287,7 @@ class Reloader:
             if order is not None:
                 order.set_result(outcome)
 
-    async def _try(self, found: bytes | ConfigError | None) -> bool | ShuttingDown:
+    async def _try(self, found: bytes | ConfigError | None) -> bool | HearthError:
         """Whether it is in force now. Of a gateway that was started without a file, the default path is tried, else the defaults."""
         old = self._in_force.config
 

@@ -150,7 +150,6 @@ class _AsInTheFile(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """The schema as plain values."""
     found = Settings.model_json_schema(schema_generator=_AsInTheFile)
     return {"$schema": _DIALECT, "title": "Hearth, llm_gateway.yaml", **_without_titles(found)}
 

@@ -199,7 +199,6 @@ class SchedulerSettings:
         )
 
     def parallel(self, model: str) -> int:
-        """Slots of a model."""
         chosen = self.models.get(model)
         return self.gpu.parallel if chosen is None or chosen.parallel is None else chosen.parallel
 

@@ -443,7 +443,6 @@ class GatewayConfig:
 
     @property
     def scheduler_settings(self) -> SchedulerSettings:
-        """The part that the scheduler decides by."""
         return SchedulerSettings.of(self.settings)
 
     @property

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, encode, lookup
-from hearth.errors import Untranslatable
+from hearth.errors import CallerError, Untranslatable
 
 LOCAL = "leave it out, or ask a local model"
 
@@ -26,7 +26,7 @@ _NOT_ADVICE = ("$schema", "$id", "$comment", "additionalProperties", "descriptio
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
-def refused(field: str, advice: str = LOCAL) -> Untranslatable:
+def refused(field: str, advice: str = LOCAL) -> CallerError:
     """The error for `field`, a path such as `messages[2].content`; `advice` completes the sentence."""
     return Untranslatable(f"Claude does not accept `{field}`: {advice}")
 

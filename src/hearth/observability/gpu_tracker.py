@@ -44,7 +44,6 @@ class _History:
         return (self._spans[-1][1] - self._spans[-1][0], self._spans[-1][1]) if self._spans else None
 
     def mean_s(self) -> float | None:
-        """The average length."""
         count = sum(count for _, _, count in self._spans)
         return sum(ended_at - started_at for started_at, ended_at, _ in self._spans) / count if count else None
 
@@ -71,7 +70,6 @@ class GpuTracker:
 
     @property
     def is_home(self) -> bool:
-        """Whether the loaded model is the home model."""
         return self.loaded_model == self.home_model
 
     def swaps_this_hour(self, now: float) -> int:

@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -157,35 +156,37 @@ class _Trace:
         if not root.is_recording():
             return
         inside = set_span_in_context(root, Context())
-        waited_from, position, call = queued.at, queued.position, None
+        waited_from, position = queued.at, queued.position
+        call: tuple[Span, float] | None = None
+        first_byte_at: float | None = None
         error = ended.reason if ended.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ""
         for step in self._request.steps:
             if isinstance(step, ev.ItemDispatched):
                 self._wait(inside, waited_from, step.at, step.model, position)
-                call = _Call(step, self._begin_call(inside, step))
+                call, first_byte_at = (self._begin_call(inside, step), step.at), None
             elif isinstance(step, ev.ItemInterrupted | ev.ItemResent):
                 if call is not None:
                     outcome, reason = ("resent", step.reason) if isinstance(step, ev.ItemResent) else ("interrupted", "")
-                    self._end_call(call, step.at, reason, {"hearth.outcome": outcome})
+                    self._end_call(*call, first_byte_at, step.at, reason, {"hearth.outcome": outcome})
                 call, waited_from, position = None, step.at, 0
-            elif isinstance(step, ev.ItemStreaming) and call is not None:
-                call.first_byte_at = step.at
+            elif isinstance(step, ev.ItemStreaming):
+                first_byte_at = step.at
             elif type(step) in _MARKS:
                 name, fields = _MARKS[type(step)]
                 about = {attribute: getattr(step, field) for attribute, field in fields.items()}
-                (root if call is None else call.span).add_event(name, about, self._ns(step.at))
+                (root if call is None else call[0]).add_event(name, about, self._ns(step.at))
         if call is None:
             self._wait(inside, waited_from, ended.at, ended.model, position)
         else:
-            if call.first_byte_at is None and ended.first_byte_s is not None:
-                call.first_byte_at = call.dispatched.at + ended.first_byte_s
+            if first_byte_at is None and ended.first_byte_s is not None:
+                first_byte_at = call[1] + ended.first_byte_s
             result: _Known = {
                 "gen_ai.response.model": ended.model if ended.output_tokens is not None else None,
                 "gen_ai.usage.input_tokens": ended.prompt_tokens,
                 "gen_ai.usage.output_tokens": ended.output_tokens,
                 "http.response.status_code": ended.status,
             }
-            self._end_call(call, ended.at, error, result)
+            self._end_call(*call, first_byte_at, ended.at, error, result)
         self._end(root, ended.at, error)
 
     def _wait(self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int) -> None:
@@ -213,13 +214,13 @@ class _Trace:
         }
         return self._begin(f"{self._operation} {step.model or ''}".rstrip(), step.at, parent, about, SpanKind.CLIENT)
 
-    def _end_call(self, call: _Call, at: float, error: str, about: _Known) -> None:
-        call.span.set_attributes(_without_none({**about, "error.type": error or None}))
-        if call.first_byte_at is not None:
-            call.span.set_attribute("gen_ai.response.time_to_first_chunk", call.first_byte_at - call.dispatched.at)
-            first = self._begin("first byte", call.dispatched.at, set_span_in_context(call.span, Context()), {})
-            self._end(first, call.first_byte_at)
-        self._end(call.span, at, error)
+    def _end_call(self, call: Span, began_at: float, first_byte_at: float | None, at: float, error: str, about: _Known) -> None:
+        call.set_attributes(_without_none({**about, "error.type": error or None}))
+        if first_byte_at is not None:
+            call.set_attribute("gen_ai.response.time_to_first_chunk", first_byte_at - began_at)
+            first = self._begin("first byte", began_at, set_span_in_context(call, Context()), {})
+            self._end(first, first_byte_at)
+        self._end(call, at, error)
 
     def _begin(self, name: str, at: float, parent: Context, about: _Known, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         return self._tracer.start_span(name, context=parent, kind=kind, attributes=_without_none(about), start_time=self._ns(at))
@@ -231,15 +232,6 @@ class _Trace:
 
     def _ns(self, at: float) -> int:
         return round((at + self._wall_less_at_s) * 1e9)
-
-
-@dataclass
-class _Call:
-    """An attempt that runs."""
-
-    dispatched: ev.ItemDispatched
-    span: Span
-    first_byte_at: float | None = None
 
 
 _SHOWN_FIELDS = (
