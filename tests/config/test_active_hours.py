@@ -40,14 +40,7 @@ CHANGES = [
 ]
 WHOLE_DAYS = ["06:00-06:00", "00:00-24:00"]
 WINDOWS = [
-    "06:00-22:00",
-    "22:00-06:00",
-    "02:10-02:20",
-    "02:30-06:00",
-    "00:00-02:30",
-    "01:45-23:00",
-    "22:00-24:00",
-    "23:59-00:00",
+    *("06:00-22:00", "22:00-06:00", "02:10-02:20", "02:30-06:00", "00:00-02:30", "01:45-23:00", "22:00-24:00", "23:59-00:00"),
     *WHOLE_DAYS,
 ]
 BERLIN = zone_of("Europe/Berlin")
@@ -81,25 +74,6 @@ def test_a_boundary_belongs_to_the_new_mode_and_the_next_change_is_strictly_late
     begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
     assert [is_active(window, BERLIN, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [False, True, True, False]
     assert [next_change(window, BERLIN, at) for at in (begin, begin - 0.25)] == [end, begin]
-
-
-SKIPPED, REPEATED = "2026-03-29T00:00:00+01:00", "2026-10-25T00:00:00+02:00"
-
-
-@for_each(
-    ("text", "start", "crossings"),
-    [
-        ("02:30-06:00", SKIPPED, ["2026-03-29T03:00:00+02:00"]),  # begins at the jump
-        ("02:10-02:50", SKIPPED, ["2026-03-30T02:10:00+02:00"]),  # lies wholly inside it and does not come that night
-        ("02:30-06:00", REPEATED, [f"2026-10-25T0{time}:00+00:00" for time in ("0:30", "1:00", "1:30", "5:00")]),  # crossed twice
-    ],
-)
-def test_a_boundary_inside_a_skipped_or_repeated_hour(text, start, crossings):
-    at: float | None = instant(start)
-    for crossing in crossings:
-        assert at is not None
-        at = next_change(parse_window(text), BERLIN, at)
-        assert at == instant(crossing)
 
 
 def test_a_window_is_written_as_it_was_read_and_one_whose_end_is_its_start_is_the_whole_day():

@@ -62,19 +62,9 @@ async def _said_by(python: str, *command: str) -> str:
     return masked(f"$ hearth {' '.join(command)}\n{said.decode()}exit {process.returncode}\n\n")
 
 
-WRONG_COMMANDS = tuple(
-    text.split()
-    for text in (
-        "nothing",
-        "serve --port x",
-        "status --url http://127.0.0.1:9",
-        "config check /nowhere.yaml",
-        "submit",
-        "simulate",
-        "log --limit 0",
-        "cancel --url http://127.0.0.1:9 x",
-        "version",
-    )
+WRONG_COMMANDS = (
+    *("nothing", "serve --port x", "status --url http://127.0.0.1:9", "config check /nowhere.yaml", "submit", "simulate"),
+    *("log --limit 0", "cancel --url http://127.0.0.1:9 x", "version"),
 )
 
 
@@ -88,7 +78,7 @@ async def _command_line(python: str) -> str:
         texts.append(said)
         listed = said.split("\nCommands:\n")[1].split("\n\n")[0] if "\nCommands:\n" in said else ""
         todo += [(*path, name) for name in re.findall(r"^  ([a-z][\w-]*)", listed, flags=re.MULTILINE)]
-    texts += [await _said_by(python, *command) for command in WRONG_COMMANDS]
+    texts += [await _said_by(python, *command.split()) for command in WRONG_COMMANDS]
     return "".join(texts)
 
 
