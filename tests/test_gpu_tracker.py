@@ -59,6 +59,7 @@ STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, dict[str, Any]]] = {
         {"loaded_model": OTHER, "is_home": False, "resident_models": [OTHER], "last_swap_ms": 32_500.0, "swaps_this_hour": 1},
     ),
     "the average covers the swaps that are kept": ((*swap(0.0, 10.0), *swap(100.0, 130.0)), 200.0, {"avg_swap_ms": 20_000.0}),
+    "two swaps within a second are two": ((*swap(0.1, 0.3), *swap(0.4, 0.9)), 1.0, {"last_swap_ms": 500.0, "avg_swap_ms": 350.0}),
     "a swap under way is shown but not counted": (
         (("swap_started", HOME, OTHER, 10.0),),
         12.5,

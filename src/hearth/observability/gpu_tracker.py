@@ -23,9 +23,11 @@ class _History:
 
     def __init__(self) -> None:
         self._spans: deque[tuple[float, float, int]] = deque()
+        self.last: tuple[float, float] | None = None  # length and end of the latest
 
     def add(self, started_at: float, ended_at: float) -> None:
         spans, count = self._spans, 1
+        self.last = ended_at - started_at, ended_at
         while spans and spans[0][1] <= ended_at - HOUR_S:
             spans.popleft()
         if spans and int(spans[-1][1]) == int(ended_at):
@@ -38,10 +40,6 @@ class _History:
 
     def overlap_s(self, since: float, until: float) -> float:
         return sum(max(0.0, min(ended_at, until) - max(started_at, since)) for started_at, ended_at, _ in self._spans)
-
-    def last(self) -> tuple[float, float] | None:
-        """Length and end of the latest."""
-        return (self._spans[-1][1] - self._spans[-1][0], self._spans[-1][1]) if self._spans else None
 
     def mean_s(self) -> float | None:
         count = sum(count for _, _, count in self._spans)
@@ -135,7 +133,7 @@ class GpuTracker:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None for what was never measured.
         `readings`: off (nobody reads the card, or answers are made up), unknown (it has said nothing yet), ok, or lost.
         """
-        last, mean_s, swap = self._swaps.last(), self._swaps.mean_s(), self._swap
+        last, mean_s, swap = self._swaps.last, self._swaps.mean_s(), self._swap
         card, reasons = self._reading, self._reading.throttle_reasons
         numbers = {
             "memory_used_mib": card.used_mib,
@@ -169,7 +167,7 @@ class GpuTracker:
 
     def check_alerts(self, now: float) -> list[Breach]:
         """Thresholds passed now, strictly: swaps in the last hour, length of the last swap (of the last hour), swap overhead."""
-        last_s, ended_at = self._swaps.last() or (0.0, now)
+        last_s, ended_at = self._swaps.last or (0.0, now)
         measured = (
             (AlertType.GPU_SWAP_FREQUENCY, float(self.swaps_this_hour(now)), float(self._alerts.swaps_per_hour_warning)),
             (AlertType.GPU_SWAP_LATENCY, _ms(last_s) if ended_at > now - HOUR_S else 0.0, self._alerts.swap_wait_ms_warning),
