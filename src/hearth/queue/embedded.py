@@ -33,7 +33,7 @@ class PromptCall:
         *,
         json_mode: bool,
         task_type: str | None,
-        chain_id: str | None,
+        chain_id: str | None = None,
         load_options: Callable[[str], LoadOptions],
     ) -> None:
         for name, value, kind in (
