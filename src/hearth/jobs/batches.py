@@ -42,7 +42,6 @@ class Batches(HandlingSink):
         self._keys = set[tuple[str, str]]()
         self._checks: dict[int, Check] = {}
         self._open: tuple[Batch, ...] = ()
-        self._doubtful: dict[int, Batch] = {}
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._given_up: set[int] = set()
@@ -107,13 +106,13 @@ class Batches(HandlingSink):
 
     async def _round(self) -> bool:
         """A step of every open batch; True where there is more to be done at once."""
-        for before in tuple(self._doubtful.values()):
-            await self._report_progress(before)
-            del self._doubtful[before.number]
-        self._open = await self.store.open_batches()
-        numbers = {batch.number for batch in self._open}
+        now_open = {batch.number: batch for batch in await self.store.open_batches()}
+        progress = [(before, now_open.get(before.number) or await self.store.find(before.batch_id)) for before in self._open]
+        self._open = tuple(now_open.values())
+        for before, now in progress:
+            self._report_progress(before, now)
         self._held = False
-        self._checks = {number: check for number, check in self._checks.items() if number in numbers}
+        self._checks = {number: check for number, check in self._checks.items() if number in now_open}
         steps = [await self._guarded(batch) for batch in self._open if not self._jobs.runner.stopping]
         return any(steps)
 
@@ -121,7 +120,6 @@ class Batches(HandlingSink):
         try:
             return await self._step(batch)
         except StorageUnavailable:
-            self._doubtful[batch.number] = batch  # what was written last may be there
             raise
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one batch must not hold up the others
             self._runtime.report_fault("batch", error)
@@ -129,15 +127,13 @@ class Batches(HandlingSink):
 
     async def _step(self, batch: Batch) -> bool:
         if batch.status == "validating" and self._runtime.clock.wall() < batch.expires_wall_s:
-            return await self._validate(batch)
+            await self._validate(batch)
+            return True
         if await self._advance(batch):
             return True
-        if batch.ending is None:
-            return False
-        ended = await self.store.end(batch.number)
-        if ended is not None:
-            self._emit_end(ended)
-        return True
+        if batch.ending is not None:
+            await self.store.end(batch.number)
+        return batch.ending is not None
 
     async def _advance(self, batch: Batch) -> bool:
         """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
@@ -195,44 +191,35 @@ class Batches(HandlingSink):
         skipped = first % PART_BYTES
         return bytes(found[skipped : skipped + end - first])
 
-    async def _validate(self, batch: Batch) -> bool:
+    async def _validate(self, batch: Batch) -> None:
         check = self._checks.get(batch.number)
         if check is None:
             settings = self._runtime.config.settings
             check = Check(batch=batch, files=self.files, batches=self.store, settings=settings, resolve=self._worker.watch.resolve)
             self._checks[batch.number] = check
-        if await check.advance():
-            return True
-        del self._checks[batch.number]
-        await self._report_progress(batch)
-        return True
+        if not await check.advance():
+            del self._checks[batch.number]
 
-    async def _report_progress(self, before: Batch) -> None:
-        """Report what the store says now and did not say then."""
-        now = await self.store.find(before.batch_id)
-        if now is None:
-            return
-        if before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
-            at = self._runtime.clock.monotonic()
+    def _report_progress(self, before: Batch, now: Batch | None) -> None:
+        """Report what the store says now and did not say then: so it does not matter whether a commit was reported as failed."""
+        at = self._runtime.clock.monotonic()
+        if now is not None and before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
             self._runtime.events.emit(
                 BatchStarted(at=at, batch_id=now.batch_id, caller=now.caller, endpoint=now.endpoint, requests=now.total)
             )
-        if now.ended_wall_s is not None:
-            self._emit_end(now)
-
-    def _emit_end(self, batch: Batch) -> None:
-        self._runtime.events.emit(
-            BatchEnded(
-                at=self._runtime.clock.monotonic(),
-                batch_id=batch.batch_id,
-                caller=batch.caller,
-                state=batch.status,
-                requests=batch.total,
-                completed=batch.completed,
-                failed=batch.failed,
-                total_s=max(0.0, self._runtime.clock.wall() - batch.created_wall_s),
+        if now is not None and now.ended_wall_s is not None:
+            self._runtime.events.emit(
+                BatchEnded(
+                    at=at,
+                    batch_id=now.batch_id,
+                    caller=now.caller,
+                    state=now.status,
+                    requests=now.total,
+                    completed=now.completed,
+                    failed=now.failed,
+                    total_s=max(0.0, self._runtime.clock.wall() - now.created_wall_s),
+                )
             )
-        )
 
     def _patience_s(self) -> float:
         now = self._runtime.clock.wall()

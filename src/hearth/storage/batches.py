@@ -155,38 +155,34 @@ class BatchTable(Table):
 
         return await self.writer.submit(note)
 
-    async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool:
-        """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
+    async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> None:
+        """A batch that is being validated is in progress, or has failed for its problems."""
         now = self.clock.wall()
 
-        def settle(connection: sqlite3.Connection) -> bool:
+        def settle(connection: sqlite3.Connection) -> None:
             if problems:
-                return connection.execute(_FAIL, (now, json.dumps(problems), number)).rowcount == 1
-            if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
-                return False
-            output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
-            connection.execute(_RUN, {"now": now, "total": total, "model": model, "output": output, "error": error, "number": number})
-            return True
+                connection.execute(_FAIL, (now, json.dumps(problems), number))
+            elif connection.execute(_IS_VALIDATING, (number,)).fetchone() is not None:
+                output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
+                connection.execute(_RUN, {"now": now, "total": total, "model": model, "output": output, "error": error, "number": number})
 
-        return await self.writer.submit(settle)
+        await self.writer.submit(settle)
 
     async def begin_end(self, number: int, ending: BatchEnd) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
         return await self._changed(_SETTLE, ending, self.clock.wall(), number)
 
-    async def end(self, number: int) -> Batch | None:
-        """It ends as was decided, and its files can be seen; None where it had ended before."""
+    async def end(self, number: int) -> None:
+        """It ends as was decided, and its files can be seen; nothing happens where it had ended before."""
         now = self.clock.wall()
 
-        def end(connection: sqlite3.Connection) -> Batch | None:
+        def end(connection: sqlite3.Connection) -> None:
             batch = _get(connection, number)
-            if batch.ended_wall_s is not None:
-                return None
-            output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
-            connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
-            return _get(connection, number)
+            if batch.ended_wall_s is None:
+                output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
+                connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
 
-        return await self.writer.submit(end)
+        await self.writer.submit(end)
 
     async def forget(self, before_wall_s: float) -> bool:
         """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
