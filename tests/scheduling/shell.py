@@ -214,7 +214,7 @@ class Shell:
         return self.loaded()
 
     def drain(self) -> list[str]:
-        return self.tell(inputs.DrainRequested())
+        return self.tell(inputs.Switched(what="draining", on=True))
 
     def quiesce(self, *, step_s: float = 1.0, bound: float = inf) -> int:
         """Everything that is open comes to a good end, one after another, until nothing is left to do or to wait for.

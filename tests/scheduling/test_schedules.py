@@ -139,7 +139,7 @@ class Schedule(Shell):
             if sequence not in self.ended or sequence in self.running:
                 self.cancel(sequence)
         elif chance < 0.55:
-            self.tell(inputs.ModeChanged(active=rng.random() < 0.5))
+            self.tell(inputs.Switched(what="active", on=rng.random() < 0.5))
         elif chance < 0.62:
             self.order()
         else:
@@ -160,7 +160,7 @@ class Schedule(Shell):
 
     def pause(self, *, paused: bool) -> None:
         self.paused = paused
-        self.tell(inputs.ExternalPaused(paused=paused))
+        self.tell(inputs.Switched(what="paused", on=paused))
 
     def pin(self, model: str | None) -> None:
         self.pinned = model

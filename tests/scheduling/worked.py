@@ -188,9 +188,9 @@ _STEPS: dict[str, Callable[..., object]] = {
 _FACTS: dict[str, Callable[..., Input]] = {
     "down": lambda: inputs.BackendState(up=False),
     "up": lambda: inputs.BackendState(up=True),
-    "quiet": lambda: inputs.ModeChanged(active=False),
-    "pause": lambda: inputs.ExternalPaused(paused=True),
-    "resume": lambda: inputs.ExternalPaused(paused=False),
+    "quiet": lambda: inputs.Switched(what="active", on=False),
+    "pause": lambda: inputs.Switched(what="paused", on=True),
+    "resume": lambda: inputs.Switched(what="paused", on=False),
     "pin": lambda model: inputs.ModelPinned(model=model),
     "unpin": lambda: inputs.ModelPinned(model=None),
     "want": lambda model: inputs.ModelOrdered(model=model, comes=True),

@@ -98,13 +98,13 @@ class OperatorCommands:
         if not self.paused:
             self.paused = True
             self._since_now("paused")
-            self._say("pause", None, inputs.ExternalPaused(paused=True))
+            self._say("pause", None, inputs.Switched(what="paused", on=True))
 
     def resume(self) -> None:
         if self.paused:
             self.paused = False
             del self._since_wall_s["paused"]
-            self._say("resume", None, inputs.ExternalPaused(paused=False))
+            self._say("resume", None, inputs.Switched(what="paused", on=False))
         if self.draining:
             self._doors.draining = False
             del self._since_wall_s["draining"]

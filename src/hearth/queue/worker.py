@@ -374,7 +374,7 @@ class LLMQueueWorker:
         active = self.runtime.config.is_active_hours(self._clock.wall())
         if active != self.scheduler.state.active:
             self.runtime.events.emit(ModeChanged(at=now, active=active))
-            self._apply(inputs.ModeChanged(active=active), now)
+            self._apply(inputs.Switched(what="active", on=active), now)
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
@@ -397,7 +397,7 @@ class LLMQueueWorker:
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
         """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off; `run` goes on."""
         self.doors.back_in_s = self.runtime.settings.server.shutdown_grace_s
-        self.post(inputs.DrainRequested())
+        self.post(inputs.Switched(what="draining", on=True))
         entries = self.scheduler.state.entries
         found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
         self._end_all([work for entry, work in found if entry is None or entry.place == "waiting"], ShuttingDown)

@@ -158,22 +158,17 @@ class ClockStepped(Input):
 
 
 @value
-class ModeChanged(Input):
-    """Active hours began (`active`) or ended."""
+class Switched(Input):
+    """A switch of the scheduler is on or off from now: active hours, the owner's pause of external work, or the drain of a stop, in which
+    nothing starts and what runs may end."""
 
-    active: bool
+    what: Literal["active", "paused", "draining"]
+    on: bool
 
 
 @value
 class PreemptRequested(Input):
     """The owner asked for the running external items to yield now. Protected and started streams go on."""
-
-
-@value
-class ExternalPaused(Input):
-    """The owner wants external work to wait (`paused`), or to go on."""
-
-    paused: bool
 
 
 @value
@@ -203,11 +198,6 @@ class PolicyChanged(Input):
     """New settings are in force."""
 
     settings: SchedulerSettings
-
-
-@value
-class DrainRequested(Input):
-    """Stop starting work; what runs may end."""
 
 
 @value

@@ -89,13 +89,13 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
     return []
 
 
-def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0912 - a closed set, one case each
+def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
     """What the owner wants, and what the clock says."""
     match fact:
         case inputs.PolicyChanged(settings=settings):
             return _reconfigured(state, settings)
-        case inputs.ExternalPaused(paused=paused):
-            state.paused = paused
+        case inputs.Switched(what=what, on=on):
+            setattr(state, what, on)
         case inputs.ModelPinned(model=model):
             if state.pinned_name is not None and state.pinned_name != model:
                 state.settle(state.pinned_name)
@@ -108,10 +108,6 @@ def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C
             state.order(model, comes=False)
             if model == state.comes_back:  # left alone until something was loaded: else it would be back in a moment
                 state.home_failures = MAX_RESTORES
-        case inputs.ModeChanged(active=active):
-            state.active = active
-        case inputs.DrainRequested():
-            state.draining = True
         case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=comes):
             # by a wall clock and a monotonic one, the instant of a task that is announced again never comes out quite the same
             others = [each for each in state.announced if each[0] > now and not (each[1] == task_type and abs(each[0] - due_at) < SAME_S)]

@@ -20,9 +20,9 @@ from hearth.scheduling.inputs import (
     FirstByte,
     Input,
     Loaded,
-    ModeChanged,
     Started,
     Stopped,
+    Switched,
     TimerFired,
     Unloaded,
 )
@@ -119,7 +119,7 @@ class _Engine:
         for model in self._workload.resident:
             self._report(Loaded(model=model))
         for at, active in self._workload.modes:
-            self._plan(at, self._report, ModeChanged(active=active))
+            self._plan(at, self._report, Switched(what="active", on=active))
         for job in self._workload.jobs:
             if job.after is None:
                 self._plan(job.at, self._arrive, job)
