@@ -291,6 +291,10 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
         assert debouncer.take(alert(f"caller {number}", at=float(number))) is not None
     assert len(debouncer._records) == MAX_KEYS
     assert debouncer.take(up(1e6)) is not None
+    for number in range(MAX_KEYS):
+        debouncer.take(down(1e7, f"model {number}"))
+    told = [debouncer.take(alert("webui", at=1e7)) for _ in range(2)]
+    assert (told[0] is not None, told[1], len(debouncer._records)) == (True, None, MAX_KEYS), "also where everything goes on"
 
 
 @for_each("seed", range(50 * EXAMPLES))

@@ -105,10 +105,10 @@ class Debouncer:
     def _record(self, key: AlertKey) -> _Record:
         """The record of a key, made the youngest."""
         record = self._records.pop(key, None) or _Record()
-        self._records[key] = record
-        if len(self._records) > MAX_KEYS:
+        if len(self._records) >= MAX_KEYS:
             quiet = (known for known, each in self._records.items() if each.standing is None)
             del self._records[next(quiet, next(iter(self._records)))]
+        self._records[key] = record
         return record
 
 
