@@ -16,7 +16,7 @@ import pytest
 from hearth.cli import GatewayUnreachable
 from hearth.cli.client import GatewayClient
 from hearth.cli.status import looks
-from tests.cli.stub_gateway import StubGateway, recorded
+from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
 
 STATUS, STREAM = "/llm/queue/status", "/llm/queue/stream"
@@ -159,14 +159,6 @@ def test_nobody_there_and_a_server_that_hangs_up_or_speaks_something_else_end_wi
             threading.Thread(target=hang_up).start()
         result = hearth("status", "--url", url)
     assert (result.exit_code, result.stdout, url in result.stderr, "hearth serve" in result.stderr) == (3, "", True, True)
-
-
-def test_a_redirect_is_not_followed_with_the_key(hearth, busy):
-    other = StubGateway()
-    with other.listening():
-        busy.answers[STATUS] = (307, "text/plain", f"{other.url}{STATUS}".encode())
-        assert hearth("status", "--url", busy.url, "--key", "hearth_k").exit_code == 3
-    assert other.seen == []
 
 
 @for_each(("path", "args", "ends"), [(STREAM, ("--watch",), False), (STREAM, ("--watch",), True), (STATUS, (), True)])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.view import bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
-from hearth.config.settings import KeySettings
 from hearth.types import Priority
 from tests.dashboard.listening import applied, watching
 from tests.support.cases import for_each
@@ -220,17 +219,3 @@ async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
             feed.listeners.end() if ending == "server" else await house.gateway.stop(0.0)
             await asyncio.sleep(2 * MIN_INTERVAL_S)
             assert page.reading.done()
-
-
-@in_virtual_time
-async def test_no_prompt_and_no_configured_secret_is_ever_sent():
-    secret = "http://canary.test/424242"
-    keys = (KeySettings(name="n", sha256="424242" + "0" * 58),)
-    settings = settings_with(alerts={"webhook_url": secret}, cloud={"api_key": secret}, auth={"keys": keys})
-    async with House("a", resident=("a",), settings=settings) as house, watching(house.gateway) as page:
-        for _ in range(2):
-            house.submit("a", service_s=1.0, canary=424242.0)
-        await asyncio.sleep(5)
-        assert len(page.state["recent"]) == 2
-        assert "jobs" not in page.state  # without a store
-        assert b"424242" not in b"".join(page.frames)

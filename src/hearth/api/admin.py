@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import Query
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.api.files import batches_of, file_view
 from hearth.dialects.request import is_model_name
@@ -18,25 +18,19 @@ from hearth.gateway import Gateway
 from hearth.types import MIB
 
 
-class AnnounceBody(BaseModel):
+class AnnounceBody(BaseModel, extra="forbid"):
     """What `/llm/admin/announce` takes; `at` is ISO 8601 with an offset, or seconds since 1970."""
-
-    model_config = ConfigDict(extra="forbid")
 
     task_type: Annotated[str, Field(min_length=1, max_length=64)]
     at: AwareDatetime
 
 
-class NothingBody(BaseModel):
+class NothingBody(BaseModel, extra="forbid"):
     """What the orders take that need no more words; no body at all is the same."""
 
-    model_config = ConfigDict(extra="forbid")
 
-
-class ModelBody(BaseModel):
+class ModelBody(BaseModel, extra="forbid", strict=True):
     """What the orders about a model take."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -47,10 +41,8 @@ class ModelBody(BaseModel):
         return self.model
 
 
-class AllFilesQuery(BaseModel):
+class AllFilesQuery(BaseModel, extra="forbid"):
     """What `GET /llm/admin/files` takes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     caller: str | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100

@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
@@ -203,10 +203,8 @@ def _preview(body: bytes, prompt: str | None) -> str:
         return ""
 
 
-class CompletionBody(BaseModel):
+class CompletionBody(BaseModel, extra="forbid", strict=True):
     """What `/llm/completions` takes."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     prompt: Annotated[str, Field(min_length=1)]
     model: Annotated[str | None, Field(min_length=1, max_length=256)] = None

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.feed import DashboardFeed
@@ -66,10 +66,8 @@ _DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class LogQuery(BaseModel):
+class LogQuery(BaseModel, extra="forbid"):
     """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` in rows."""
-
-    model_config = ConfigDict(extra="forbid")
 
     caller: str | None = None
     model: str | None = None
@@ -79,10 +77,8 @@ class LogQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
-class SwapsQuery(BaseModel):
+class SwapsQuery(BaseModel, extra="forbid"):
     """What `/llm/swaps` takes, as in `LogQuery`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     since: str | None = None
     until: str | None = None
@@ -93,10 +89,8 @@ WINDOWS_HOURS = {"24h": (24, 1), "7d": (168, 6), "30d": (720, 24)}
 """Hours of each window of the history, and of one bucket in it."""
 
 
-class HistoryQuery(BaseModel):
+class HistoryQuery(BaseModel, extra="forbid"):
     """What `/llm/history` takes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     window: Literal["24h", "7d", "30d"] = "24h"
 
@@ -119,10 +113,8 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
 
 
-class CancelQuery(BaseModel):
+class CancelQuery(BaseModel, extra="forbid"):
     """What `/llm/requests/cancel` takes; without `caller` it is whoever asks."""
-
-    model_config = ConfigDict(extra="forbid")
 
     caller: str | None = None
 

@@ -114,12 +114,9 @@ class RootGroup(click.Group):
             count = len(error.problems)
             listed = "".join(f"\n  {problem}" for problem in error.problems)
             raise Unusable(f"{count} problem{'' if count == 1 else 's'} in the configuration:{listed}") from error
-        except StorageBusy as error:
-            raise CommandFailed(error.message) from error
-        except StorageRefused as error:
-            raise Unusable(error.message) from error
         except HearthError as error:
-            raise CommandFailed(error.message) from error
+            refused = isinstance(error, StorageRefused) and not isinstance(error, StorageBusy)
+            raise (Unusable if refused else CommandFailed)(error.message) from error
 
 
 @click.group(
