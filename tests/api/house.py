@@ -32,6 +32,7 @@ from hearth.queue.worker import AdmissionState, LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model
+from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 
@@ -418,3 +419,16 @@ class Caller:
 
     def leave(self) -> None:
         self.writer.transport.abort()
+
+
+async def answer_to(url: str, raw: bytes) -> bytes:
+    """All that comes back until the connection is closed; nothing where it is reset."""
+    caller = await Caller.to(url)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await caller.send(raw)
+            return await caller.until_closed()
+    except ConnectionError:
+        return b""
+    finally:
+        caller.leave()

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 from hearth.api.protocol import Deadlines
-from tests.api.house import ADMIN_KEY, Caller, FakeGateway
+from tests.api.house import ADMIN_KEY, Caller, FakeGateway, answer_to
 from tests.api.test_app import CHAT, words
 from tests.security.house import Seen, method_of, open_door, request, tell
 from tests.support.cases import for_each
@@ -125,22 +125,9 @@ AMBIGUOUS = (
 """Each is followed by a request with the owner's key; whoever answers that one took an attacker's bytes for a request."""
 
 
-async def heard(url: str, raw: bytes) -> bytes:
-    """All that comes back until the connection is closed."""
-    async with asyncio.timeout(WITHIN_S):
-        caller = await Caller.to(url)
-        try:
-            await caller.send(raw)
-            return await caller.until_closed()
-        except ConnectionError:
-            return b""
-        finally:
-            caller.leave()
-
-
 async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read():
     async with open_door(deadlines=Deadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)) as (gateway, url):
-        answers = await asyncio.gather(*(heard(url, raw + SMUGGLED) for raw in AMBIGUOUS))
+        answers = await asyncio.gather(*(answer_to(url, raw + SMUGGLED) for raw in AMBIGUOUS))
         for raw, answer in zip(AMBIGUOUS, answers, strict=True):
             assert answer.count(b"HTTP/1.1 ") <= 1, raw[:300]
             assert not answer or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 401 ", b"HTTP/1.1 426 ")), (raw[:300], answer[:60])

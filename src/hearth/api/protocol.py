@@ -319,7 +319,7 @@ def unchunked(send: Send) -> Send:
             streams = not has_length and fields.get(b"content-type", b"").startswith(_STREAMS)
             if streams:
                 cycle.chunked_encoding = False
-            if not has_length and not streams:
+            if not has_length and not streams and message["status"] not in (204, 304):  # which have no body to measure
                 kept_head = message
                 return
             await send(message)

@@ -175,9 +175,8 @@ class StatusPages:
     async def alive(self) -> dict[str, object]:
         """The process answers. The only page without a key: it says nothing but whether answers are made up."""
         backend = self._gateway.health().get("backend")
-        if isinstance(backend, dict) and backend.get("emulator"):
-            return {"service": SERVICE, "status": "ok", "emulator": True, "warning": _EMULATOR_WARNING}
-        return {"service": SERVICE, "status": "ok", "emulator": False}
+        emulated = isinstance(backend, dict) and bool(backend.get("emulator"))
+        return {"service": SERVICE, "status": "ok", "emulator": emulated} | ({"warning": _EMULATOR_WARNING} if emulated else {})
 
     async def ready(self) -> JSONResponse:
         """200 when work can be taken, 503 with the reason otherwise."""

@@ -336,7 +336,7 @@ class Narrator:
             return Text()
         fifo = summary(simulate(workload, workload.settings(config.scheduler_settings, PolicyName.FIFO), keep_decisions=False))
         count = len(workload.jobs)
-        mean_s = sum(each.queue_s for each in self.requests) / count
+        mean_s = sum(each.queue_s for each in self.requests) / len(self.requests)
         cost = f"{fifo.swaps} swaps and {duration(fifo.swap_s)} of loading instead of {len(self.swaps)} and {duration(swap_s)}"
         waits = f"a mean wait of {duration(fifo.mean_wait_s)} instead of {duration(mean_s)}"
         return Text(f"In order of arrival, the same {count} requests would have cost {cost}, and {waits}.", style="bold")

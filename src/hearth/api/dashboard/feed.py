@@ -30,12 +30,12 @@ _BARE_ALREADY = frozenset({"timeline"})
 
 
 class DashboardFeed:
-    """Feeds every listener from one snapshot, looked at through each one's rights."""
+    """Feeds every listener from one snapshot, looked at through each one's rights. A sink that counts what happens besides requests."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.listeners = Listeners()
-        self._changes = EventChanges()
+        self._happened = ChangeCounter()
         self._view: View | None = None
         self._shift_s = 0.0
         self._snapshot: JsonObject = {}
@@ -44,13 +44,21 @@ class DashboardFeed:
         self._taken_at = float("-inf")
         self._pause_s = MIN_INTERVAL_S
 
+    def emit(self, _event: Event) -> None:
+        """Note that something has happened, maybe to jobs."""
+        self._happened.note()
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """See `ports.HandlingSink`; the queue counts requests itself."""
+        return None if issubclass(kind, _COUNTED_BY_THE_QUEUE) else self.emit
+
     def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
         """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch": {...}}`; comments as heartbeats."""
         shown: JsonObject | None = None
 
         async def look(_changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
             nonlocal shown
-            self._gateway.events.subscribe(self._changes)  # once, with the first listener
+            self._gateway.events.subscribe(self)  # once, with the first listener
             asked_at, before = self._gateway.clock.monotonic(), shown
             shown = await self._shown_to(listener.identity)
             kind, content = ("state", shown) if before is None else ("patch", merge_patch(before, shown))
@@ -61,7 +69,7 @@ class DashboardFeed:
             frame = b"event: %s\ndata: %s\n\n" % (kind.encode("ascii"), text.encode())
             return frame, before is not None and self._taken_at < asked_at
 
-        changes = [self._gateway.worker.changes(), self._changes.counter.watch()]
+        changes = [self._gateway.worker.changes(), self._happened.watch()]
         return self.listeners.frames(listener, changes, look, lambda: self._pause_s, LOOK_EVERY_S)
 
     async def _shown_to(self, identity: Identity) -> JsonObject:
@@ -94,7 +102,7 @@ class DashboardFeed:
 
     async def _jobs_shown_to(self, owner: str | None) -> JsonObject | None:
         """What concerns one caller, or everything for None; None where there are no jobs. Kept until something has happened."""
-        jobs, revision = self._gateway.jobs, self._changes.revision
+        jobs, revision = self._gateway.jobs, self._happened.count()
         if jobs is None:
             return None
         made_of, shown = self._jobs.get(owner, (-1, {}))
@@ -108,20 +116,3 @@ class DashboardFeed:
             return shown or jobs_shown(self._gateway, jobs, owner, known, ())
         self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]
-
-
-class EventChanges:
-    """A sink that counts what happens besides requests, which the queue counts."""
-
-    def __init__(self) -> None:
-        self.counter = ChangeCounter()
-        self.revision = 0
-
-    def emit(self, _event: Event) -> None:
-        """Note that something has happened, maybe to jobs."""
-        self.revision += 1
-        self.counter.note()
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """See `ports.HandlingSink`."""
-        return None if issubclass(kind, _COUNTED_BY_THE_QUEUE) else self.emit

@@ -1,7 +1,7 @@
 // Durable jobs: how many there are, which waits longest, what failed last.
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
-import { clock, count, day, startsIn, whole } from "./format.js";
+import { count, day, startsIn, whole } from "./format.js";
 import { Empty, Model, Panel } from "./parts.js";
 
 export function Jobs({ state, now, orders, ask }) {
