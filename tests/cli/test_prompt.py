@@ -103,7 +103,7 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_
     ("gpu", "model"),
     [
         (recorded("status_busy")["gpu"], "qwen2.5-coder:14b"),
-        ({"loaded_model": None, "home_model": "home:1b"}, "home:1b"),
+        ({"loaded_model": "nomic-embed-text:latest", "home_model": "home:1b"}, "home:1b"),
         ({"loaded_model": None, "home_model": ""}, None),
     ],
 )

@@ -104,8 +104,9 @@ def submit(
 
 def _model_at_hand(client: GatewayClient) -> str:
     gpu = part(client.status(), "gpu")
-    if model := text(gpu, "loaded_model") or text(gpu, "home_model"):
-        return model
+    for model in (text(gpu, "loaded_model"), text(gpu, "home_model")):
+        if model and "embed" not in model:  # as the dashboard tells models apart that write nothing
+            return model
     raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")
 
 
