@@ -87,7 +87,7 @@ function reason(why, now) {
     case "paused":
       return "the pause to end";
     case "pinned":
-      return `room: ${model} is pinned`;
+      return `GPU memory: ${model} is pinned`;
     case "stopping":
       return "nothing: Hearth is stopping";
     default:
