@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 
 from hearth.dialects.embedding import MAX_BODY_BYTES, SingleInput, joined_body, shares_of, single_input, split_answer
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
-from tests.emulator.captures import CAPTURES
+from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
 EMBED, OPENAI, LEGACY = (INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"))
 OPTIONS = b'{"model":"m"}'
 ROOM = "x" * (MAX_BODY_BYTES - len(b'{"model":"m","input":""}'))
-
-
-def answer_in(capture: str) -> bytes:
-    """The body that Ollama sent."""
-    raw = (CAPTURES / capture).read_bytes().partition(b"<<< RESPONSE")[2]
-    return raw.partition(b"\r\n\r\n")[2].partition(b"\n--- recv")[0]
 
 
 def inputs(*texts: str, route: Route = EMBED, **fields: object) -> list[SingleInput]:
@@ -65,20 +59,19 @@ def test_the_joined_body_has_all_inputs_in_order_and_the_rest_as_it_was():
 
 
 def test_answers_of_ollama_are_cut_without_touching_a_digit():
-    whole = answer_in("embed_many.txt")
+    whole = captured("embed_many").body
     parts, said = split_answer(EMBED, whole, inputs("hello", "the of")) or [], json.loads(whole)
-    assert [json.loads(part.body) for part in parts] == [
+    assert [json.loads(part) for part, _ in parts] == [
         {**said, "embeddings": [vector], "prompt_eval_count": count} for vector, count in zip(said["embeddings"], (7, 8), strict=True)
     ]
-    assert b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,0.0152280945]]" in parts[0].body
-    whole = answer_in("oai_embeddings.txt")
+    assert b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,0.0152280945]]" in parts[0][0]
+    whole = captured("oai_embeddings").body
     parts, said = split_answer(OPENAI, whole, inputs("hello", "x")) or [], json.loads(whole)
-    assert sum(part.prompt_tokens or 0 for part in parts) == said["usage"]["prompt_tokens"]
-    for part, item in zip(parts, said["data"], strict=True):
-        count = part.prompt_tokens
+    assert sum(count or 0 for _, count in parts) == said["usage"]["prompt_tokens"]
+    for (part, count), item in zip(parts, said["data"], strict=True):
         own = {"data": [{**item, "index": 0}], "usage": {"prompt_tokens": count, "total_tokens": count}}
-        assert json.loads(part.body) == {**said, **own}
-        assert part.body.endswith(b"}\n")
+        assert json.loads(part) == {**said, **own}
+        assert part.endswith(b"}\n")
 
 
 BASE64 = b'{"object":"embedding","embedding":"3HR/Pz0egT30BSC8AYtWPA==","index":%d}'
@@ -109,8 +102,7 @@ ITEM = b'{"object":"embedding","embedding":[1],"index":%d}'
 def test_base64_is_cut_like_numbers_and_of_another_shape_or_order_nothing_is_guessed(
     route: Route, body: bytes, parts: list[tuple[bytes, int | None]] | None
 ):
-    found = split_answer(route, body, inputs("a", "b"))
-    assert (None if found is None else [(part.body, part.prompt_tokens) for part in found]) == parts
+    assert split_answer(route, body, inputs("a", "b")) == parts
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 5000), min_size=1, max_size=20))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hearth.dialects.claude_request import claude_request
@@ -19,6 +19,7 @@ from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 
 ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", "\ud800", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
 
@@ -127,6 +128,17 @@ def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
     if done is not translate or "embed" not in path:
         done(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
     for request in with_odd_values({"model": "m", **REQUESTS[path]}):
+        with contextlib.suppress(CallerError):
+            done(path, json.dumps(request).encode())
+
+
+@settings(max_examples=50 * EXAMPLES, deadline=None)
+@given(st.sampled_from([(path, done) for path in INFERENCE_ROUTES for done in (read, translate, count)]), st.randoms(use_true_random=False))
+def test_nor_do_several_at_once(of, rng):
+    path, done = of
+    request: Any = {"model": "m", **REQUESTS[path]}
+    for _ in range(rng.randrange(2, 6)):
+        request = rng.choice(list(with_odd_values(request)))
         with contextlib.suppress(CallerError):
             done(path, json.dumps(request).encode())
 

@@ -130,6 +130,6 @@ def test_each_of_the_callers_of_one_embedding_call_gets_a_share_of_its_tokens(to
     inputs = [one for one in (single_input(route, b'{"model":"m","input":"%b"}' % text) for text in (b"ab", b"cd")) if one is not None]
     body = b'{"model":"m","embeddings":[[0.1],[-2e-5]],"total_duration":5,"prompt_eval_count":%d}' % total
     parts = split_answer(route, body, inputs) or []
-    assert [json.loads(part.body)["embeddings"] for part in parts] == [[[0.1]], [[-2e-5]]]
-    assert [json.loads(part.body)["prompt_eval_count"] for part in parts] == [part.prompt_tokens for part in parts] == shares
+    assert [json.loads(part)["embeddings"] for part, _ in parts] == [[[0.1]], [[-2e-5]]]
+    assert [json.loads(part)["prompt_eval_count"] for part, _ in parts] == [count for _, count in parts] == shares
     assert split_answer(route, body.replace(b"],[", b"], ["), inputs) is None

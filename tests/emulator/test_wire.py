@@ -10,10 +10,11 @@ import ollama
 import pytest
 
 from hearth.dialects.gojson import Body
+from hearth.dialects.writers import nanoseconds
 from hearth.emulator import load_profiles
 from hearth.emulator.models import default_profiles, parse_name
 from hearth.emulator.server import foreign_page, served
-from hearth.emulator.wire import keep_alive_s, nanoseconds, timestamp
+from hearth.emulator.wire import keep_alive_s, timestamp
 from hearth.errors import ConfigError
 from tests.emulator.captures import connect, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys

@@ -25,6 +25,7 @@ from hearth.dialects.writers import (
     Text,
     ToolCall,
     Writer,
+    nanoseconds,
     response_in_progress,
 )
 from hearth.errors import BackendGone, BackendProtocolError
@@ -227,9 +228,9 @@ class Answer:
             prompt_tokens=tokens.prompt,
             output_tokens=tokens.output,
             cached_tokens=tokens.cache_read,
-            total_ns=_nanoseconds(now - self._started_at),
-            prompt_ns=_nanoseconds(first_at - self._started_at),
-            output_ns=_nanoseconds(now - first_at),
+            total_ns=nanoseconds(now - self._started_at),
+            prompt_ns=nanoseconds(first_at - self._started_at),
+            output_ns=nanoseconds(now - first_at),
         )
 
 
@@ -289,11 +290,6 @@ def assembled(events: Iterable[JsonObject]) -> JsonObject:
                 usage = _object(message.pop("usage", None)) | reported
                 message |= delta | {"usage": usage}
     return message
-
-
-def _nanoseconds(duration_s: float) -> int:
-    """At least one: a phase that has ended was never zero long."""
-    return max(1, int(duration_s * 1e9))
 
 
 def _object(value: JsonValue) -> JsonObject:

@@ -16,7 +16,7 @@ from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, e
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Names, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS
+from hearth.dialects.stream import MOST_NANOSECONDS, count_in
 from hearth.dialects.writers import Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text, ToolCall, Writer
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, Headers, Usage, value
@@ -226,8 +226,8 @@ class Continuation:
         return options
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
-        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what was asked for again is not said again;
-        nothing has come out yet. BackendError: the model server has ended the rest with an error."""
+        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what was asked for again is not said again,
+        or thoughts follow the text. BackendError: the model server has ended the rest with an error."""
         return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
     def _line(self, fields: JsonObject, wall_s: float) -> bytes:
@@ -273,8 +273,8 @@ class Continuation:
         if not self.complete:
             return b""
         last, known = self._last, self._known_tokens
-        output = self.tokens if self._mute else known + _count(last, "eval_count")
-        prompt = max(0, _count(last, "prompt_eval_count") - known)
+        output = self.tokens if self._mute else known + (count_in(last, "eval_count") or 0)
+        prompt = max(0, (count_in(last, "prompt_eval_count") or 0) - known)
         reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
         done = Generation(
             said=self._calls,
@@ -371,9 +371,4 @@ def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendC
 
 def _spent_ns(last: JsonObject, name: str, before_s: float = 0.0) -> int:
     """A duration over all runs; 0 where the last line has none."""
-    return _count(last, name, MOST_NANOSECONDS) + round(before_s * 1e9) if name in last else 0
-
-
-def _count(fields: JsonObject, name: str, most: int = MOST_TOKENS) -> int:
-    found = fields.get(name)
-    return found if type(found) is int and 0 <= found <= most else 0
+    return (count_in(last, name, MOST_NANOSECONDS) or 0) + round(before_s * 1e9) if name in last else 0

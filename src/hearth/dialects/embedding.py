@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from hearth.dialects.gojson import JsonObject, JsonValue, decode_document, encode, folded
 from hearth.dialects.routes import Endpoint, Route
+from hearth.types import value
 
 MAX_BODY_BYTES = 64 * 1024
 """A call that is larger takes so long by itself that there is nothing to gain from company."""
@@ -22,10 +23,12 @@ MAX_BODY_BYTES = 64 * 1024
 _NATIVE_HEAD, _OPENAI_HEAD = b'"embeddings":[', b'"data":['
 _VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
 _EMBEDDING = re.compile(rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),"index":(\d{1,9})\}')
+Part: TypeAlias = tuple[bytes, int | None]
+"""One caller's answer, and the tokens of its prompt; None where the model server counted nothing."""
 _COUNTS = re.compile(rb'("(?:prompt_eval_count|prompt_tokens|total_tokens)":)(\d{1,18})')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SingleInput:
     """A call with one input. `fields` is its body; `options` is all of it but the input, equal for calls that want the same."""
 
@@ -34,16 +37,8 @@ class SingleInput:
     options: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One caller's answer; `prompt_tokens` None where the model server counted nothing."""
-
-    body: bytes
-    prompt_tokens: int | None
-
-
 def single_input(route: Route, body: bytes) -> SingleInput | None:
-    """What a body asks for that `read_envelope` has accepted, None where it cannot share a call with others."""
+    """What a body asks for that `read_request` has accepted, None where it cannot share a call with others."""
     if route.path not in {Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS} or len(body) > MAX_BODY_BYTES:
         return None
     fields, exact = decode_document(body)
@@ -80,8 +75,7 @@ def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> li
     shares = [None] * len(inputs) if counted is None else shares_of(int(counted[2]), [len(each.text) for each in inputs])
     firsts = [one[0] if native else one[0][: one.start(1) - one.start()] + b"0}" for one in elements]  # each the first of its array
     tails = [tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail) for share in shares]
-    parts = zip(firsts, tails, shares, strict=True)
-    return [Part(body=head + first + tail, prompt_tokens=share) for first, tail, share in parts]
+    return [(head + first + tail, share) for first, tail, share in zip(firsts, tails, shares, strict=True)]
 
 
 def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -> list[re.Match[bytes]] | None:

@@ -50,7 +50,7 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
         return None
     try:
         return read(Body(fields))
-    except (GoJsonError, UnicodeEncodeError):  # the last one: half a character, which Go reads as another one
+    except GoJsonError:
         return None
 
 

@@ -126,8 +126,8 @@ def _usage(route: Route, said: JsonObject) -> Usage:
     usage = (response if isinstance(response, dict) else said).get("usage")
     if not isinstance(usage, dict):
         return Usage()
-    prompt = _count(usage, "input_tokens" if "input_tokens" in usage else "prompt_tokens")
-    output = _count(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
+    prompt = count_in(usage, "input_tokens" if "input_tokens" in usage else "prompt_tokens")
+    output = count_in(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
     if not prompt and not output:
         return Usage()  # `/v1/completions` fills every chunk but the last with zeros
     return Usage(prompt_tokens=prompt, output_tokens=output)
@@ -136,22 +136,23 @@ def _usage(route: Route, said: JsonObject) -> Usage:
 def native_usage(said: JsonObject) -> Usage:
     """Counters and timings of a native answer; absent keys are None, though Ollama also omits zeros."""
     return Usage(
-        prompt_tokens=_count(said, "prompt_eval_count"),
-        output_tokens=_count(said, "eval_count"),
+        prompt_tokens=count_in(said, "prompt_eval_count"),
+        output_tokens=count_in(said, "eval_count"),
         load_s=_seconds(said, "load_duration"),
         prompt_s=_seconds(said, "prompt_eval_duration"),
         decode_s=_seconds(said, "eval_duration"),
     )
 
 
-def _count(fields: JsonObject, name: str) -> int | None:
+def count_in(fields: JsonObject, name: str, most: int = MOST_TOKENS) -> int | None:
+    """A counter that makes sense."""
     value = fields.get(name)
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None  # and no bool
+    return value if type(value) is int and 0 <= value <= most else None  # and no bool
 
 
 def _seconds(fields: JsonObject, name: str) -> float | None:
-    value = fields.get(name)
-    return value / 1e9 if type(value) is int and 0 <= value <= MOST_NANOSECONDS else None
+    duration_ns = count_in(fields, name, MOST_NANOSECONDS)
+    return None if duration_ns is None else duration_ns / 1e9
 
 
 def _object(data: bytes) -> JsonObject:

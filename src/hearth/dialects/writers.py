@@ -477,6 +477,11 @@ def _text(said: Sequence[Said], *, thinking: bool = False) -> str:
     return "".join([one.text for one in said if isinstance(one, Text) and one.thinking is thinking])
 
 
+def nanoseconds(duration_s: float, *, step: int = 1) -> int:
+    """A positive whole number of nanoseconds, a multiple of `step`: Ollama omits zeros, and a finished phase is never zero long."""
+    return max(step, int(duration_s * 1e9) // step * step)
+
+
 def rfc3339(wall_s: float) -> str:
     """Seconds since 1970 as `2026-11-21T02:09:14.423976812Z`; up to nine decimals, without zeros at their end."""
     days, second = divmod(int(wall_s), 86_400)

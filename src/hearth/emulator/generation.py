@@ -23,6 +23,7 @@ from hearth.dialects.writers import (
     Said,
     Text,
     Writer,
+    nanoseconds,
     response_in_progress,
 )
 from hearth.emulator.engine import Runner, Say
@@ -40,7 +41,7 @@ from hearth.emulator.prompts import (
     token_ids,
 )
 from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, logprobs_of, plan_reply, shortest, vector_of
-from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, nanoseconds
+from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s
 
 _TEXTS = ("text", "input_text", "output_text")
 _PIECES_BEFORE_DEATH = 3

@@ -141,8 +141,3 @@ async def write_headers_like_go(_request: web.Request, response: web.StreamRespo
 def timestamp(wall_s: float) -> str:
     """RFC 3339; infinity is where Go's largest duration ends, about the year 2318."""
     return rfc3339(min(wall_s, _LAST_WALL_S))
-
-
-def nanoseconds(duration_s: float, *, step: int = 1) -> int:
-    """A positive whole number of nanoseconds, a multiple of `step`: Ollama omits zeros, and a finished phase is never zero long."""
-    return max(step, int(duration_s * 1e9) // step * step)

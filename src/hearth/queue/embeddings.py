@@ -107,7 +107,7 @@ class Batch:
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
         """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""
         if len(self.asked) == 1:
-            return [Part(body=body, prompt_tokens=prompt_tokens)]
+            return [(body, prompt_tokens)]
         return split_answer(_route(self.key.path), body, [one for _, one in self.asked])
 
 
@@ -265,12 +265,12 @@ class EmbeddingBatcher(HandlingSink):
             self._part(batch, "unknown_answer")
         else:
             waiting = [work for work, _ in self._rise(batch)]
-            for (work, _), part in zip(batch.asked, parts, strict=True):
+            for (work, _), (own, tokens) in zip(batch.asked, parts, strict=True):
                 if work in waiting:
-                    work.reply.start(_head_for(head, part.body, len(parts)))
-                    work.reply.push(part.body)
+                    work.reply.start(_head_for(head, own, len(parts)))
+                    work.reply.push(own)
                     work.reply.finish()
-                    self._end(work, batch, ended, prompt_tokens=part.prompt_tokens)
+                    self._end(work, batch, ended, prompt_tokens=tokens)
 
     def _end(
         self, work: ActiveRequest, batch: Batch, ended: ItemEnded, *, prompt_tokens: int | None = None, error: HearthError | None = None
