@@ -41,6 +41,8 @@ class CloudBudget(HandlingSink):
         self._unwritten: dict[str, int] = {}
         self._recording: set[str] = set()
         self._wake = asyncio.Event()
+        self.look_again = self._wake.set
+        """To be called where today may be another day."""
         self._handlers = {AlertSent: self._on_alert_sent}
 
     async def open_today(self) -> Day:
@@ -106,10 +108,6 @@ class CloudBudget(HandlingSink):
         if AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
             self._told_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
             self._documents.save(_TOLD, {"crossed_wall_s": self._told_wall_s})
-
-    def look_again(self) -> None:
-        """Today may be another day."""
-        self._wake.set()
 
     async def flush(self) -> bool:
         """Write down what has ended; False where the disk does not take it."""

@@ -55,6 +55,12 @@ _ROUTES = (
 INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
 """Inference routes by path."""
 
+
+def route_of(target: str) -> Route:
+    """The inference route of an address, which may have a query."""
+    return INFERENCE_ROUTES[target.partition("?")[0]]
+
+
 INFO_ROUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "/": ("GET", "HEAD"),

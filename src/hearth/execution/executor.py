@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from hearth.config.settings import load_options
 from hearth.dialects.continuing import Continuation, ends_with_the_answer, lead_in, load_options_in, rendered_in, template_probe
-from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.dialects.routes import Route, route_of
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest
@@ -167,9 +167,9 @@ class Executor:
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
                     limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)  # however long it gets
-                    await pass_on(work, exchange, _route(call), limit)
+                    await pass_on(work, exchange, route_of(call.path), limit)
                 else:
-                    await self._answers.whole(work, exchange, _route(call))
+                    await self._answers.whole(work, exchange, route_of(call.path))
                 whole = True
         except TimeoutError as error:
             if exchange is None and (streaming or not await self._makes_a_token(work, call)):
@@ -261,7 +261,7 @@ class Executor:
         if work.sent is None:
             raise StreamDiverged
         call = work.call()
-        return Continuation(_route(call), call, work.sent)
+        return Continuation(route_of(call.path), call, work.sent)
 
     async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
         """What stands before the text when the model reads it. Raises StreamDiverged where the model server does not show it."""
@@ -347,10 +347,6 @@ class Executor:
         known = self._known.setdefault(self._fingerprint_of(model), _Knowledge())
         known.asked, known.lead = True, None if plain is None else lead_in(plain, begun or "")
         known.goes_on = offered is not None and ends_with_the_answer(offered)
-
-
-def _route(call: BackendCall) -> Route:
-    return INFERENCE_ROUTES[call.path.partition("?")[0]]
 
 
 def _fault_of(error: HearthError) -> Fault:

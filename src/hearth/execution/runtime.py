@@ -100,9 +100,11 @@ async def all_ended(tasks: Sequence[asyncio.Task[None]], grace_s: float, hurry: 
         return
     running = asyncio.ensure_future(asyncio.wait(tasks))
     hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
-    await asyncio.wait((running, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-    running.cancel()
-    hurried.cancel()
+    try:
+        await asyncio.wait((running, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        running.cancel()
+        hurried.cancel()
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:

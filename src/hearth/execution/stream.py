@@ -128,12 +128,15 @@ class AnswerStream:
         self._finish(work, tail.ending())
 
     def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
+        """Pass on what there is; the head goes before the first chunk, where its caller has none from an earlier run."""
         if not any(chunks):
             return
         if not work.forwarded:
             self._first_byte(work, forwarded=True)
             work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
-        self._pass_on(work, chunks)
+        work.reply.push(*chunks)
+        if work.sent is not None and work.sent.feed(b"".join(chunks)):
+            self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
     async def replay(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
         """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
@@ -156,7 +159,7 @@ class AnswerStream:
         await self._resume(work, exchange, limit, feed)
         ending = tail.ending()
         if ending.complete:
-            self._continue(work, replay.finish())
+            self._forward(work, exchange, (replay.finish(),))
         self._finish(work, ending)
 
     async def rest(self, rest: Continuation, work: ActiveRequest, exchange: Exchange, _: Route, limit: Deadline) -> None:
@@ -169,7 +172,7 @@ class AnswerStream:
         """
         work.resumed, work.again_tokens = "continued", rest.tokens
         await self._resume(work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall()))
-        self._continue(work, rest.finish(work.spent, self._clock.wall()))
+        self._forward(work, exchange, (rest.finish(work.spent, self._clock.wall()),))
         self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
 
     async def _resume(self, work: ActiveRequest, exchange: Exchange, limit: Deadline, feed: Callable[[bytes], bytes]) -> None:
@@ -180,21 +183,9 @@ class AnswerStream:
                 seen = True
                 self._first_byte(work, forwarded=False)
             for chunk in chunks:
-                self._continue(work, feed(chunk))
+                self._forward(work, exchange, (feed(chunk),))
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
-
-    def _continue(self, work: ActiveRequest, chunk: bytes) -> None:
-        if not chunk:
-            return
-        if not work.forwarded:
-            self._first_byte(work, forwarded=True)
-        self._pass_on(work, (chunk,))
-
-    def _pass_on(self, work: ActiveRequest, chunks: tuple[bytes, ...]) -> None:
-        work.reply.push(*chunks)
-        if work.sent is not None and work.sent.feed(b"".join(chunks)):
-            self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
     def _finish(self, work: ActiveRequest, ending: Ending) -> None:
         work.sent = None

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from hearth.clock import new_id
 from hearth.config.settings import EmbeddingSettings
 from hearth.dialects.embedding import Part, SingleInput, joined_body, single_input, split_answer
-from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.dialects.routes import route_of
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, CallerGone, HearthError, ShuttingDown
 from hearth.events import (
     DrainStarted,
@@ -108,7 +108,7 @@ class Batch:
         """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""
         if len(self.asked) == 1:
             return [(body, prompt_tokens)]
-        return split_answer(_route(self.key.path), body, [one for _, one in self.asked])
+        return split_answer(route_of(self.key.path), body, [one for _, one in self.asked])
 
 
 class EmbeddingBatcher(HandlingSink):
@@ -139,7 +139,7 @@ class EmbeddingBatcher(HandlingSink):
         is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
         if self._stopping or not self._settings.accumulate or is_critical or not isinstance(call, BackendCall):
             return None
-        one = single_input(_route(call.path), call.body)
+        one = single_input(route_of(call.path), call.body)
         if one is None:
             return None
         key = Key(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
@@ -357,10 +357,6 @@ class EmbeddingBatcher(HandlingSink):
     @property
     def _settings(self) -> EmbeddingSettings:
         return self._runtime.settings.embeddings
-
-
-def _route(path: str) -> Route:
-    return INFERENCE_ROUTES[path.partition("?")[0]]
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:
