@@ -21,7 +21,8 @@ def test_every_installed_model_is_measured_again_and_the_output_is_a_configurati
     speeds = re.findall(r"# loads in [\d.]+ s(, reads \d+ tokens/s, writes \d+ tokens/s)?(, partly on the CPU)?\n", result.stdout)
     assert sorted((bool(speed), bool(partly)) for speed, partly in speeds) == [(False, False), (True, False), (True, False), (True, True)]
     assert settings.models["qwen2.5:32b-instruct-q6_K"].vram_gb == 22.5
-    assert re.findall(r"loads in (.*?) s.*\n  \"llama", warm.stdout + result.stdout) == ["0.1", "0.1"]  # also where it was in memory
+    loads_s = re.findall(r"loads in (.*?) s.*\n  \"llama", warm.stdout + result.stdout)
+    assert (len(loads_s), "0.0" in loads_s) == (2, False)  # it was loaded for it also where it was in memory
 
 
 def test_a_model_that_cannot_be_measured_is_a_comment_and_ends_with_1(hearth, tmp_path):

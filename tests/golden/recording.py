@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.golden.masking import masked
 from tests.golden.traffic import log_of, rows_of, transcripts_of
-from tests.golden.versions import RUN, running
+from tests.golden.versions import running
 from tests.support.fake_claude import FakeClaude
 
 TRACES = range(200)
@@ -49,17 +49,36 @@ def _dump_of(database: Path) -> str:
         return "\n".join((*store.iterdump(), f"PRAGMA user_version={version};", f"PRAGMA application_id={application};")) + "\n"
 
 
-async def _said_by(python: str, *command: str) -> str:
+_SAY = """
+import json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from hearth.cli import main
+for command in json.loads(sys.argv[1]):
+    sys.argv, said, code = ["hearth", *command], StringIO(), 0
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps([said.getvalue(), code]))
+"""
+
+
+async def _said_by(python: str, commands: Sequence[Sequence[str]]) -> list[str]:
+    """What commands say and end with, all in one process: to start one takes longer than to ask."""
     process = await asyncio.create_subprocess_exec(
         python,
-        *RUN,
-        *command,
+        "-c",
+        _SAY,
+        json.dumps(commands),
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
         env={"COLUMNS": "100", "HOME": "/nowhere", "NO_COLOR": "1"},
     )
     said, _ = await process.communicate()
-    return masked(f"$ hearth {' '.join(command)}\n{said.decode()}exit {process.returncode}\n\n")
+    assert process.returncode == 0
+    answers = map(json.loads, said.splitlines())
+    return [masked(f"$ hearth {' '.join(command)}\n{text}exit {code}\n\n") for command, (text, code) in zip(commands, answers, strict=True)]
 
 
 WRONG_COMMANDS = (
@@ -71,14 +90,15 @@ WRONG_COMMANDS = (
 async def _command_line(python: str) -> str:
     """The help of every command, and what wrong ones say and end with."""
     texts: list[str] = []
-    todo: list[tuple[str, ...]] = [()]
-    while todo:
-        path = todo.pop(0)
-        said = await _said_by(python, *path, "--help")
-        texts.append(said)
-        listed = said.split("\nCommands:\n")[1].split("\n\n")[0] if "\nCommands:\n" in said else ""
-        todo += [(*path, name) for name in re.findall(r"^  ([a-z][\w-]*)", listed, flags=re.MULTILINE)]
-    texts += [await _said_by(python, *command.split()) for command in WRONG_COMMANDS]
+    paths: list[tuple[str, ...]] = [()]
+    while paths:
+        below: list[tuple[str, ...]] = []
+        for path, said in zip(paths, await _said_by(python, [(*path, "--help") for path in paths]), strict=True):
+            listed = said.split("\nCommands:\n")[1].split("\n\n")[0] if "\nCommands:\n" in said else ""
+            below += [(*path, name) for name in re.findall(r"^  ([a-z][\w-]*)", listed, flags=re.MULTILINE)]
+            texts.append(said)
+        paths = below
+    texts += await _said_by(python, [command.split() for command in WRONG_COMMANDS])
     return "".join(texts)
 
 

@@ -1,6 +1,6 @@
 """`kill -9` at any moment under load, again and again: the client's own history and the file agree about every job.
 
-`HEARTH_RANDOM_KILLS` deaths (10 in CI, 200 in `make reliability`) over at least 4,000 acknowledged jobs, or 100 for each death, from one
+`HEARTH_RANDOM_KILLS` deaths (10 in CI, 200 in `make reliability`) over at least 2,000 acknowledged jobs, or 100 for each death, from one
 gateway at a time.
 """
 
@@ -23,7 +23,7 @@ from tests.reliability.nursery import Life, Nursery
 from tests.reliability.served import CONFIG
 
 KILLS = int(os.environ.get("HEARTH_RANDOM_KILLS", "10"))
-JOBS = max(4_000, 100 * KILLS)
+JOBS = max(2_000, 100 * KILLS)
 CALLERS = 48
 JOBS_CONFIG = """
 storage: {{path: "{path}", reserve_mib: 0}}
