@@ -191,8 +191,8 @@ class Soak:
         found = []
         beginnings = [*(began_at for _, began_at, _ in self.faults[1:]), time.monotonic()]
         for (name, _, ended_at), next_at in zip(self.faults, beginnings, strict=True):
-            calm = [ended for ended in self.callers.ends if ended_at + PLAN.healed_s <= ended.asked_at and ended.ended_at < next_at]
-            found += [f"after '{name}': {ended}" for ended in calm if ended.end not in {"whole", "left"}]
+            calm = [ended for ended in self.callers.ends if ended_at + PLAN.healed_s <= ended.asked_at < next_at]
+            found += [f"after '{name}': {ended}" for ended in calm if ended.ended_at < next_at and ended.end not in {"whole", "left"}]
             if not any(ended.end == "whole" for ended in calm):
                 found.append(f"nothing was answered after '{name}'")
         return found
