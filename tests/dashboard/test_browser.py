@@ -167,7 +167,7 @@ async def answered_ms(page: Page) -> float:
     return took_ms - (waited_ms() - before_ms)
 
 
-async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of_history_at_once(browser, tmp_path):
+async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of_history_within_200_ms(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
             connection.execute(BUSY, {"hour": int(time() / 3600)})
@@ -184,7 +184,7 @@ async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of
             await expect(past.locator(".bars").first.locator("span")).to_have_count(bars)
         await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
         assert watched.complaints == []
-        assert min([await answered_ms(page) for _ in range(10)]) <= 400  # 200 ms on an idle machine of a home; CI is slower, and busy
+        assert min([await answered_ms(page) for _ in range(5)]) <= 200
 
 
 # Every button of the page, in front of a gateway as `hearth serve` wires it.

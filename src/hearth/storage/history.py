@@ -10,7 +10,7 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,11 +97,14 @@ _ROLL_UP = (
     f"INSERT INTO usage_hours {_OF_LOG} AND id <= ? GROUP BY 1, 2, 3 ON CONFLICT (hour, caller, model) "
     f"DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMS)}"
 )
+_OF_HOURS = (
+    f"SELECT (:last - hour) / :width AS age, caller, model, {', '.join(f'SUM({name}) AS {name}' for name in _SUMS)} FROM {{}} "  # noqa: S608 - our names
+    "WHERE hour > :last - :hours AND hour <= :last AND (:caller IS NULL OR caller = :caller) GROUP BY 1, 2, 3"
+)
 _USED = (
-    f"WITH used AS (SELECT * FROM usage_hours WHERE hour > :last - :hours UNION ALL {_OF_LOG} "  # noqa: S608 - our names
-    "AND +ended_wall_s >= (:last - :hours + 1) * 3600 GROUP BY 1, 2, 3) "
-    f"SELECT (:last - hour) / :width AS age, caller, model, {', '.join(f'SUM({name}) AS {name}' for name in _SUMS)} FROM used "
-    "WHERE hour <= :last AND (:caller IS NULL OR caller = :caller) GROUP BY 1, 2, 3"
+    f"WITH recent (hour, caller, model, {', '.join(_SUMS)}) AS ({_OF_LOG} "
+    f"AND +ended_wall_s >= (:last - :hours + 1) * 3600 GROUP BY 1, 2, 3) "
+    f"{_OF_HOURS.format('usage_hours')} UNION ALL {_OF_HOURS.format('recent')}"
 )
 _SWAPPED = (
     "SELECT (:last - CAST(ended_wall_s / 3600 AS INTEGER)) / :width AS age, to_model AS model, COUNT(*) AS swaps, SUM(swap_s) AS swap_s "
@@ -214,15 +217,11 @@ class InvocationLog(Table, HandlingSink):
         return await self._select(lambda row: (row[0], row[1]), _ADMISSIONS, {"since": wall_s, "lane": Lane.EXTERNAL})
 
 
-def _summed(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    sums = Counter[str]()
-    for row in rows:
-        for name in row.keys() & _ADDED:
-            sums[name] += row[name]
-    return sums
+def _summed(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    return Counter({name: sum([row.get(name, 0) for row in rows]) for name in _ADDED})
 
 
-def _added(rows: Iterable[Mapping[str, Any]], key: str) -> dict[Any, Counter[str]]:
+def _added(rows: Sequence[Mapping[str, Any]], key: str) -> dict[Any, Counter[str]]:
     """The sums of the rows of each value of a column, most requests first."""
     found: dict[object, list[Mapping[str, Any]]] = {}
     for row in rows:
