@@ -46,7 +46,7 @@ class ClockSteps:
         return 0.0
 
 
-def rfc3339(wall_s: float) -> str:
+def rfc3339_ms(wall_s: float) -> str:
     """An instant (seconds since 1970) for programs to read: in UTC, to the millisecond."""
     return datetime.fromtimestamp(wall_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -23,6 +23,8 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
+DRAWN = 2 if EXAMPLES == 1 else 3 * EXAMPLES
+"""Answers for each route that are interrupted everywhere."""
 PREFIX = "<user>hello\n<assistant>"
 TURNS = [{"role": "user", "content": "hello"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -134,7 +136,7 @@ def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
 @for_each("path", ROUTES)
 def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     went_on = 0
-    for number in range(2 * EXAMPLES):
+    for number in range(DRAWN):
         rng = random.Random(number)
         answer = plain_answer(rng, path)
         for had in places(path, list(stream(path, answer, Run(rng=rng)))):
@@ -149,7 +151,7 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
 @for_each("path", CHATS)
 def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
     reason = TOLD_BY.get(path, "stop") if calls else "stop"
-    for number in range(2 * EXAMPLES):
+    for number in range(DRAWN):
         rng = random.Random(number)
         text = said(some_text(rng, 14))
         answer = Answer(parts=(*text.parts, *(("call", call) for call in calls)), reason=reason)

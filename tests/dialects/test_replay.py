@@ -22,7 +22,7 @@ from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
-STREAMS = 400 * EXAMPLES
+STREAMS = 400 if EXAMPLES == 1 else 840 * EXAMPLES
 """Random ones for each of six routes."""
 CHAT, GPT, CLAUDE = "/api/chat", "/v1/chat/completions", "/v1/messages"
 

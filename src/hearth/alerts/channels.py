@@ -14,7 +14,7 @@ from typing import Literal
 from yarl import URL
 
 from hearth.alerts.rules import Alert, Severity, shown
-from hearth.clock import rfc3339
+from hearth.clock import rfc3339_ms
 from hearth.types import Post, PostAnswer
 
 DEFAULT_WAIT_S = 5.0
@@ -90,7 +90,7 @@ def discord_post(url: str, message: Message) -> Post:
         title=discord_text(message.title, TITLE_LIMIT),
         description="\n".join(discord_text(line, share) for line in message.lines),
         color=_GREEN if message.resolved else _LOOKS[message.severity][0],
-        timestamp=rfc3339(message.wall_at),
+        timestamp=rfc3339_ms(message.wall_at),
     )
     webhook = DiscordWebhook(url="", username="Hearth", allowed_mentions={"parse": []}, embeds=[])
     webhook.add_embed(embed)
@@ -118,7 +118,7 @@ def webhook_post(url: str, message: Message) -> Post:
         "text": "\n".join(message.lines)[:TEXT_CHARS],
         "severity": message.severity.name.lower(),
         "resolved": message.resolved,
-        "at": rfc3339(message.wall_at),
+        "at": rfc3339_ms(message.wall_at),
         "dropped": message.dropped,
         "alerts": alerts,
     }

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from hearth.config.settings import BatchSettings, JobSettings, Settings
 from hearth.dialects.gojson import LARGE_BYTES
@@ -68,9 +68,17 @@ class BackgroundTasks:
             self._report_fault("jobs", error)
 
 
-def named(job: Job) -> dict[str, Any]:
+class Named(TypedDict):
     """What every event of a job says of it."""
-    return {name: getattr(job, name) for name in ("job_id", "caller", "task_type", "model")}
+
+    job_id: str
+    caller: str
+    task_type: str | None
+    model: str
+
+
+def named(job: Job) -> Named:
+    return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

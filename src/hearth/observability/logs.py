@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TextIO
 
-from hearth.clock import Clock, rfc3339
+from hearth.clock import Clock, rfc3339_ms
 from hearth.config.settings import LogFormat
 from hearth.errors import BudgetExceeded
 from hearth.events import BatchEnded, BudgetExhausted, Event, GatewayStopped, ItemEnded, JobEnded, RequestRejected, SwapCompleted
@@ -90,7 +90,7 @@ def level_of(event: Event) -> int:
 
 def to_json(line: LogLine) -> str:
     """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`, then the fields."""
-    said = {"ts": rfc3339(line.wall_at), "level": logging.getLevelName(line.level).lower(), "event": clean(line.event)}
+    said = {"ts": rfc3339_ms(line.wall_at), "level": logging.getLevelName(line.level).lower(), "event": clean(line.event)}
     return _encode({**said, **{name: _field(raw) for name, raw in line.fields.items()}})
 
 

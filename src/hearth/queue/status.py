@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from hearth.clock import rfc3339
+from hearth.clock import rfc3339_ms
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.observability.gpu_tracker import GpuTracker
@@ -113,8 +113,8 @@ def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
         "band": entry.band.name.lower(),
         "attempts": entry.attempts,
         "interrupt_count": entry.interrupts,
-        "enqueued_at": rfc3339(arrived_at + wall_s),
-        "started_at": None if started_at is None else rfc3339(started_at + wall_s),
+        "enqueued_at": rfc3339_ms(arrived_at + wall_s),
+        "started_at": None if started_at is None else rfc3339_ms(started_at + wall_s),
         "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": entry.first_byte_at is not None,

@@ -89,13 +89,17 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
     return []
 
 
-def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0912 - a closed set, one case each
     """What the owner wants, and what the clock says."""
     match fact:
         case inputs.PolicyChanged(settings=settings):
             return _reconfigured(state, settings)
-        case inputs.Switched(what=what, on=on):
-            setattr(state, what, on)
+        case inputs.Switched(what="active", on=on):
+            state.active = on
+        case inputs.Switched(what="paused", on=on):
+            state.paused = on
+        case inputs.Switched(what="draining", on=on):
+            state.draining = on
         case inputs.ModelPinned(model=model):
             if state.pinned_name is not None and state.pinned_name != model:
                 state.settle(state.pinned_name)

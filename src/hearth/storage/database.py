@@ -107,9 +107,12 @@ class Database:
         database = cls(path, reserve_mib=reserve_mib, busy_timeout_s=busy_timeout_s, connect=connect)
         try:
             database._start(shipped_migrations() if migrations is None else migrations, clock)
-        except (OSError, sqlite3.Error, StorageRefused) as error:
+        except (OSError, sqlite3.Error) as error:
             database.close()
-            raise error if isinstance(error, StorageRefused) else refusal(path, error) from error
+            raise refusal(path, error) from error
+        except StorageRefused:
+            database.close()
+            raise
         return database
 
     def _start(self, migrations: Migrations, clock: Clock) -> None:
