@@ -124,6 +124,8 @@ async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_an
 @for_each(
     ("path", "body"),
     [
+        ("/api/chat", _BODY),
+        ("/api/chat", _BODY.replace(b"false", b"true")),
         ("/api/chat", _BODY.replace(b"hi", b"hi" * 100_000)),
         ("/llm/completions", json.dumps({"model": "m", "prompt": "hi"}).encode()),
     ],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
+from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S
 from tests.batches.house import BatchHouse, in_batch_house, jsonl, lines, new_batch
-from tests.storage.house import StoppedClock, opened
+from tests.storage.house import WALL, StoppedClock, opened
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settings_with
@@ -82,3 +85,21 @@ async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_l
     await first
     assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
     await house.ended_batch()
+
+
+async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp_path):
+    path = tmp_path / "hearth.db"
+    create(path, connect_writer, shipped_migrations()[:7])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        file = "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s) VALUES (?, 'test', 'batch', 'x', 'ready', ?)"
+        connection.execute(file, (FIRST.input_file_id, WALL))
+        connection.execute(
+            "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, input_file, "
+            "input_file_id, created_wall_s, expires_wall_s) VALUES ('batch_0', 'test', 'internal', 2, '[]', '/v1/completions', "
+            "'validating', '24h', 1.0, 1, 'file-batch_1', ?, ?)",
+            (WALL, WALL + DAY_S),
+        )
+    async with opened(path, StoppedClock()) as store:
+        assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0"]
+        assert (await store.batches.add(FIRST, 10)).batch_id == (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
+        assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0", "batch_1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from hearth.api.status import cancel_caller
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
 from hearth.errors import BadRequest, HearthError, NotFound, QueueFull, ShuttingDown, StorageUnavailable
-from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded
+from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import Page
 from hearth.jobs.batch_lines import PORTION_BYTES
 from hearth.jobs.batches import GATHER_S, JOBS_AT_ONCE
@@ -65,6 +66,16 @@ async def test_requests_are_cut_out_of_a_file_of_many_pieces_as_they_were_writte
     await house.started(jsonl(*(line(f"r{number}", prompt=prompt) for number, prompt in enumerate(prompts))))
     assert (await house.outcome())[0] == [f"r{number}" for number in range(len(prompts))]
     assert [json.loads(call.body)["prompt"] for call in house.ollama.calls] == prompts
+
+
+@in_batch_house("a", "b", resident=("a",))
+async def test_requests_for_one_model_go_together(house):
+    both = [line(f"r{number}", "ab"[number % 2]) for number in range(40)]
+    await house.started(jsonl(*both))
+    await house.outcome()
+    models = [event.model for event in house.events.of(JobStarted)]
+    assert sum(one != other for one, other in pairwise(models)) == 1
+    assert (await house.batch()).model is None
 
 
 @in_batch_house(settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1}))
@@ -189,7 +200,7 @@ async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_
         if (await house.batch()).status != "completed":
             await house.ended_batch()
         batch = await house.batch()
-        assert (batch.status, batch.completed, batch.failed, batch.model) == ("completed", 100, 0, None)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 100, 0)
         assert [each["custom_id"] for each in await house.content(batch.output_file_id)] == [f"r{number}" for number in range(100)]
 
 

@@ -11,6 +11,7 @@ import ollama
 import openai
 import pytest
 
+from hearth.config.settings import QueueSettings
 from hearth.errors import ShuttingDown
 from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, SLOW, Home, StartHome, exhaust, house_settings
 from tests.support.patience import WITHIN_S
@@ -113,3 +114,16 @@ async def test_requests_wait_for_a_model_server_that_is_away_for_a_moment(start_
     await home.revive()
     native, gpt, claude = await asyncio.wait_for(asyncio.gather(*asking), WITHIN_S)
     assert (native.eval_count, gpt.usage.completion_tokens, claude.usage.output_tokens) == (2, 2, 2)
+
+
+async def test_a_full_queue_is_a_typed_503_that_says_when_to_come_back(start_home: StartHome):
+    home = await start_home(house_settings(queue=QueueSettings(max_external_depth=1)))
+    held = [asyncio.ensure_future(whole(home, "native chat", SLOW, LONG_TOKENS))]
+    await home.running(SLOW)
+    held.append(asyncio.ensure_future(whole(home, "native chat", SLOW, LONG_TOKENS)))
+    await home.until(lambda status: status["external_queue"]["pending"] == 1)
+    _, *by_others = await refusals(*(whole(home, name) for name in ASKS), match="queue is full")
+    assert min(int(error.response.headers["retry-after"]) for error in by_others) >= 1
+    for one in held:
+        one.cancel()
+    await home.idle()

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 
 from hearth.admission.auth import digest_of
-from hearth.config.settings import ClientSettings, KeySettings, Settings
+from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, Settings
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
-from tests.api.house import FakeGateway, ask
+from tests.api.house import FakeGateway, Got, ask
 from tests.clients.home import CODER, EMBEDDER, LLAMA, NARROW, SLOW, WIDE, Home, house_settings, open_home
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
@@ -34,14 +34,15 @@ CODER_KEY = "hearth_coder"
 ONE = {"num_predict": 1}
 
 
-async def forwarded(name: str) -> Any:
-    """What the model server is sent for a recording."""
-    gateway, recorded = FakeGateway(), recording(name)
+async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any, Got]:
+    """What the model server is sent for a recording, and what its caller gets."""
+    gateway = gateway or FakeGateway()
+    recorded = recording(name)
     headers = {key.replace("-", "_"): value for key, value in recorded["headers"].items()}
     raw = json.dumps(recorded["body"]).encode()
     got = await ask(gateway.app(), "POST", recorded["path"], raw, content_type="application/json", **headers)
     assert got.status == 200
-    return json.loads(gateway.worker.calls[0].body)
+    return json.loads(gateway.worker.calls[0].body), got
 
 
 def without_seed(body: Any) -> Any:
@@ -61,7 +62,29 @@ def mended(body: Any) -> Any:
 
 @for_each("name", NAMES)
 async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
-    assert without_seed(await forwarded(name)) == mended(recording(name)["body"])
+    body, _ = await forwarded(name)
+    assert without_seed(body) == mended(recording(name)["body"])
+
+
+async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message():
+    one, two = [(await forwarded(f"claude_code_turn_{turn}"))[0] for turn in (1, 2)]
+
+    assert recording("claude_code_turn_1")["body"]["system"] != recording("claude_code_turn_2")["body"]["system"]
+    assert one["system"] == two["system"]
+    assert one["tools"] == two["tools"]
+    assert two["messages"][: len(one["messages"])] == one["messages"]
+
+
+@for_each("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
+async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
+    asked = recording(name)["body"]
+    gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})
+
+    body, got = await forwarded(name, gateway)
+
+    assert body["options"]["num_ctx"] == 16384
+    assert "keep_alive" not in body
+    assert {"keep_alive", "options.num_ctx"} <= set(got.headers["x-hearth-rewrote"].split(","))
 
 
 async def post(home: Home, name: str, *, key: str | None = None, **changes: Any) -> tuple[int, Any, str]:

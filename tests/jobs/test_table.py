@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -14,7 +14,8 @@ from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Setti
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits
 from hearth.jobs.service import limits_of
-from hearth.storage.jobs import JobTable
+from hearth.storage.jobs import JobTable, insert
+from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S, MIB, Lane
 from tests.jobs.house import Disk, job
 from tests.storage.house import WALL, StoppedClock, opened
@@ -200,6 +201,21 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
     assert await table.forget(clock.wall())
     assert disk.rows("SELECT * FROM job_keys") == []
     assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).job_id == "job_9"
+
+
+async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
+    create(tmp_path / "hearth.db", connect_writer, shipped_migrations()[:6])
+    with closing(connect_writer(tmp_path / "hearth.db", 0.0)) as connection:
+        connection.execute("ALTER TABLE jobs ADD COLUMN webhook_host TEXT")
+        insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
+        connection.execute("ALTER TABLE jobs DROP COLUMN webhook_host")
+    async with opened(tmp_path / "hearth.db", clock) as store:
+        assert await waiting(store.jobs) == [("job_1", 0)]
+        for state in (JobState.QUEUED, JobState.CANCELLED):
+            for key in ("own", "second"):
+                again = await store.jobs.add(replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS)
+                assert (again.job_id, again.state) == ("job_1", state)
+            await store.jobs.cancel("job_1", NEVER)
 
 
 SETTINGS = Settings(

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -39,6 +40,24 @@ async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_
     assert notes(path) == [1, 3]
 
 
+async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
+    reached, fail = threading.Event(), threading.Event()
+
+    def failing(_connection: sqlite3.Connection) -> None:
+        reached.set()
+        assert fail.wait(30.0)
+        raise disk_error(sqlite3.SQLITE_IOERR)
+
+    async with writing(tmp_path / "hearth.db") as writer:
+        first = writer.submit(failing)
+        await asyncio.to_thread(reached.wait)
+        second = writer.submit(note(2))
+        fail.set()
+        with pytest.raises(StorageUnavailable):
+            await first
+        assert await second == 1
+
+
 @for_each("posted", [True, False])
 async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being_asked(tmp_path, posted):
     fuse, reports, path = Fuse(), Reports(), tmp_path / f"{posted}.db"
@@ -50,6 +69,21 @@ async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being
         fuse.repair()
         await asyncio.wait_for(reports.well.wait(), WITHIN_S)
     assert notes(path) == [2] * posted
+
+
+@for_each("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
+async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
+    fuse, reports, path = Fuse(code), Reports(), tmp_path / f"{code}.db"
+    async with writing(path, connect=fuse.connect, listener=reports) as writer:
+        await writer.submit(note(0))
+        fuse.arm(1, lasting=True)
+        assert not any([await outcome(writer, number) for number in range(1, 5)])
+        fuse.repair()
+        assert all([await outcome(writer, number) for number in (5, 6)])
+        await asyncio.sleep(0)
+        assert [report.fault is None for report in reports.all] == [False, True]
+        assert reports.all[0].detail
+    assert notes(path) == [0, 5, 6]
 
 
 CODES = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_CORRUPT)

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import closing
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 
@@ -55,6 +56,20 @@ async def test_everything_that_waits_during_one_sync_shares_the_next_and_the_loo
         await asyncio.gather(first, *rest)
         assert len(commits) - before == 2
     assert notes(tmp_path / "hearth.db") == list(range(150))
+
+
+async def test_functions_run_in_the_order_in_which_they_came(tmp_path):
+    seen = list[int]()
+
+    def seeing(number: int, _connection: sqlite3.Connection) -> None:
+        seen.append(number)
+
+    async with writing(tmp_path / "hearth.db") as writer:
+        for number in range(0, 600, 2):
+            writer.post(partial(seeing, number))
+            last = writer.submit(partial(seeing, number + 1))
+        await last
+    assert seen == list(range(600))
 
 
 @for_each("defect", [note(2), lambda connection: connection.execute("SELECT * FROM nowhere"), lambda connection: 1 / 0])
