@@ -53,7 +53,7 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
 
 
-async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_and_can_forget_it(browser):
+async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_or_the_device_and_can_forget_it(browser):
     async with house_with("a:1", keys=KEYS) as house:
         page = (await opened(browser, house)).page
 
@@ -75,6 +75,12 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_a
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_label("Key", exact=True)).to_be_focused()
         assert await page.evaluate("sessionStorage.length") == 0
+        await page.get_by_label("Stay signed in on this device").check()
+        await enter("hearth_friend")
+        await expect(page.get_by_text("friend", exact=True)).to_be_visible()
+        await page.evaluate("sessionStorage.clear()")  # as after the display has been switched off
+        await page.goto(f"{house.url}/?wall")
+        await expect(page.get_by_text("friend", exact=True)).to_be_visible()
 
 
 async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(browser):
