@@ -12,6 +12,8 @@ INSTALL = @{ $(PIP) install --retries 2 --progress-bar off $(1) 2>&1; echo "exit
 	END { if (n) print ""; if (code && offline) print "no network: pip reaches no package index; connect, then run the same command again"; \
 		else if (code) print "pip failed:" wrong; exit code }' >&2
 ARGS ?=
+# Tests start hundreds of processes: each would compile the whole program where nobody keeps what another compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check format bench sim reliability mutants compare docs lock clean
@@ -51,7 +53,7 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
 	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
 		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/backends tests/wire \
-		tests/worker/test_continuing.py tests/worker/test_replaying.py tests/worker/test_races.py tests/engine)
+		tests/worker/test_resuming.py tests/worker/test_races.py tests/engine)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")

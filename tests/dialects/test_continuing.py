@@ -226,6 +226,12 @@ def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
     assert (body["raw"], body["stream"], body["truncate"], body["model"]) == (True, True, False, "m")
 
 
+@for_each(("path", "more", "expected"), [(CHAT, {"shift": False}, {"shift": False}), (GPT, {"shift": False}, {}), (CHAT, {}, {})])
+def test_whether_the_context_may_shift_is_asked_for_as_a_native_caller_said(path, more, expected) -> None:
+    body = asked(after(path, said("one|"), 1, **more))
+    assert {name: value for name, value in body.items() if name == "shift"} == expected
+
+
 def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None:
     rest = after(CHAT, said("one|"), 1, options={"num_predict": 1})
     assert asked(rest)["options"] == {"num_predict": 1}

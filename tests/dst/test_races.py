@@ -1,4 +1,5 @@
-"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop; each race more than a thousand times."""
+"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop: each race 256 times with a change, a
+thousand times in `make reliability`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.virtual_time import sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.worker.test_races import at, winners_of
 
-SEEDS = (1, 2) if EXAMPLES == 1 else (1, 2, 3, 4)
+SEEDS = (1,) if EXAMPLES == 1 else (1, 2, 3, 4)
 ROUNDS = 256
 APART_S = 60.0
 

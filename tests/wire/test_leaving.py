@@ -1,5 +1,5 @@
 """Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the model server sees its connection close,
-and what others wait for goes on. The last part is the same in virtual time, ten thousand times."""
+and what others wait for goes on. In virtual time the same, ten thousand times in `make reliability` and a quarter as often in CI."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.support.cases import for_each
+from tests.support.examples import EXAMPLES
 from tests.support.patience import until
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
@@ -172,8 +173,8 @@ PROMPT = settings_with(
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
 
 
-@for_each("seed", range(8))
-def test_ten_thousand_preemptions_and_cancels_leave_nothing_behind(seed: int):
+@for_each("seed", range(2 if EXAMPLES == 1 else 8))
+def test_thousands_of_preemptions_and_cancels_leave_nothing_behind(seed: int):
     async def scenario() -> int:
         dice = random.Random(seed)
         async with House("a", resident=("a",), settings=PROMPT) as house:

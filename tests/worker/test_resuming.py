@@ -354,6 +354,16 @@ async def test_a_model_that_often_replays_something_else_is_not_replayed_any_mor
         assert len(house.events.of(ItemHeld)) == 1
 
 
+@in_virtual_time
+async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_not():
+    model, differs = Model(), (" one", " elephants")
+    async with house_of(model) as house:
+        for replays in (differs, differs, *[()] * 10, differs, differs):
+            model.asked, model.replays = 0, replays
+            assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
+        assert [event.diverged for event in house.events.of(ItemResumed)] == [True, True, *[False] * 10, True, True]
+
+
 @for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
 @in_virtual_time
 async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(ways, resumed):
