@@ -73,3 +73,9 @@ def test_every_test_that_the_security_policy_names_is_there() -> None:
     named = re.findall(r"`((?:\.\./docs/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8"))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / "tests" / "security" / name).is_file()] == []
+
+
+def test_every_path_of_tests_that_the_makefile_names_is_there() -> None:
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text("utf-8"))
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / name).exists()] == []
