@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
-from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from hearth.dialects.routes import INFERENCE_ROUTES
@@ -21,7 +20,7 @@ from tests.clients.home import EMBEDDER, LLAMA
 from tests.security.house import Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
 from tests.support.examples import EXAMPLES
 
-PER_KIND = 10 if EXAMPLES == 1 else min(20 * EXAMPLES, 500)
+PER_KIND = min(20 * EXAMPLES, 500)
 """Examples that fit, and as many that do not."""
 INSTALLED = {"anyOf": [{"type": "string", "enum": [LLAMA, EMBEDDER]}, {"type": "string"}]}
 
@@ -92,12 +91,16 @@ def test_every_address_that_the_program_has_is_described():
 def test_nothing_that_is_sent_to_an_operation_is_answered_with_a_5xx(mode, operations, answer_to):
     from schemathesis import GenerationMode  # noqa: PLC0415
 
-    assert len(operations) > 60
-    for operation in operations:
-        try:
-            fuzzed(operation, operation.as_strategy(generation_mode=GenerationMode(mode)), answer_to)()
-        except Unsatisfiable:
-            assert mode == "negative"  # it takes nothing that could be wrong
+    tried = [each for each in operations if mode == "positive" or can_be_wrong(each)]
+    assert len(tried) > 35
+    for operation in tried:
+        fuzzed(operation, operation.as_strategy(generation_mode=GenerationMode(mode)), answer_to)()
+
+
+def can_be_wrong(operation: Any) -> bool:
+    """A text in a path and a body of bytes always fit: hypothesis would look for others five hundred times."""
+    described = [body for body in operation.body if body.media_type != "application/octet-stream"]
+    return bool([*operation.query, *operation.headers, *operation.cookies, *described])
 
 
 def fuzzed(operation: Any, cases: SearchStrategy[Any], answer_to: Callable[..., Seen]) -> Any:
