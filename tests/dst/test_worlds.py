@@ -20,7 +20,7 @@ from tests.dst.world import World
 from tests.support.examples import EXAMPLES
 
 BERLIN = ZoneInfo("Europe/Berlin")
-DAYS = 2 if EXAMPLES == 1 else 30
+DAYS = 1 if EXAMPLES == 1 else 30
 BLOCK = 500
 BLOCKS = 1 if EXAMPLES == 1 else 10 * EXAMPLES
 REGRESSIONS = (3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268, 84546)

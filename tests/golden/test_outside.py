@@ -14,7 +14,7 @@ from tests.golden.traffic import Transcript
 from tests.golden.versions import ADMIN, running
 
 TODAY = Path(__file__).parent / "today"
-SEEDS = TRACES[::8]
+SEEDS = TRACES[::20]
 """In CI; all of them are compared by `python -m tests.golden compare`."""
 
 
