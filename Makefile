@@ -12,7 +12,7 @@ INSTALL = @{ $(PIP) install --retries 2 --progress-bar off $(1) 2>&1; echo "exit
 	END { if (n) print ""; if (code && offline) print "no network: pip reaches no package index; connect, then run the same command again"; \
 		else if (code) print "pip failed:" wrong; exit code }' >&2
 ARGS ?=
-# Tests start hundreds of processes: each would compile the whole program where nobody keeps what another compiled.
+# Where the environment forbids bytecode, each of the hundreds of processes that tests start would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

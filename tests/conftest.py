@@ -41,6 +41,6 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
 
 
 def pytest_collection_finish() -> None:
-    """Eleven thousand collected tests are a million objects: no collection in a test looks at them again, which took half of all time."""
+    """What was collected is a million objects: no collection in a test looks at them again, which took half of all time. Keep it."""
     gc.collect()
     gc.freeze()

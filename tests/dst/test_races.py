@@ -1,4 +1,4 @@
-"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop: each race 256 times with a change, a
+"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop: each race 256 times in CI, a
 thousand times in `make reliability`."""
 
 from __future__ import annotations

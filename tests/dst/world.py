@@ -255,13 +255,13 @@ class World:
         """So many things happen, with pauses between them; then a rest."""
         rng, deeds = self.rng, self._deeds()
         if self.tidy:
-            gc.freeze()  # what was there before is not looked through each time
+            gc.collect()
+            gc.freeze()  # what was there before is not looked through each time, now or later
         for _ in range(steps):
             await rng.choices(list(deeds), list(deeds.values()))[0]()
             await asyncio.sleep(rng.choice(self.gaps_s))
             if self.tidy:
                 gc.collect()  # a task that nobody holds is gone now, and the loop complains
-        gc.unfreeze()
         await self.come_to_rest()
 
     def _deeds(self) -> Deeds:

@@ -125,7 +125,6 @@ def uncollected() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def alive() -> int:
