@@ -52,7 +52,18 @@ SETTINGS = WebhookSettings(allowed_hosts=("hook.lan",), secret=SECRET, max_attem
         "fd00:ec2::254",
         "::ffff:169.254.169.254",
         "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",  # RFC 6052, section 2.2: of a prefix of 48 bits,
+        "64:ff9b:1:5a9:fe:a9fe::",  # of 56,
+        "64:ff9b:1:5:a9:fea9:fe00:0",  # of 64,
+        "64:ff9b:1:5::a9fe:a9fe",  # and of 96
         "2002:a9fe:a9fe::1",
+        "2001:0:a9fe:a9fe::",  # the server of Teredo
+        "2001:0:4136:e378:8000:63bf:5601:5601",  # its client
+        "::169.254.169.254",
+        "::ffff:0:169.254.169.254",
+        "2001:db8::5efe:169.254.169.254",
+        "2001:db8::200:5efe:a9fe:a9fe",
+        "::ffff:0.0.0.0",
         "no address",
     ],
 )
@@ -60,7 +71,14 @@ def test_nothing_is_sent_to_addresses_of_secrets_and_crowds(address):
     assert is_forbidden(address)
 
 
-@for_each("address", ["127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111", "::ffff:10.0.0.1"])
+@for_each(
+    "address",
+    [
+        *("127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111"),
+        *("::ffff:10.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b:1::10.0.0.1", "64:ff9b:1:5::1.1.1.1", "64:ff9b:1:a00:0:100::"),
+        *("::ffff:0:10.0.0.1", "2002:a00:1::1", "2001:db8::5efe:10.0.0.1"),
+    ],
+)
 def test_the_owners_own_machines_and_the_internet_may_be_allowed(address):
     assert not is_forbidden(address)
 

@@ -12,7 +12,7 @@ import hmac
 import ipaddress
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -105,21 +105,54 @@ def _bare(host: str) -> str:
 
 
 def is_forbidden(address: str) -> bool:
-    """Whether nothing is ever sent to an address: link-local, metadata, multicast, unspecified, reserved; also inside IPv6 forms of it."""
+    """Whether nothing is ever sent to an address.
+
+    Link-local, metadata, multicast, unspecified, reserved, and every IPv6 address that leads to one.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return True
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None)
-        if inner is not None and is_forbidden(str(inner)):
-            return True
-    elif found.is_reserved:  # of IPv6, Python counts all of ::/8: the loopback address, NAT64 and mapped ones
+    if isinstance(found, ipaddress.IPv6Address) and any(map(_is_off_limits, _embedded(found))):
         return True
-    return found in _METADATA or found.is_link_local or found.is_multicast or found.is_unspecified
+    return _is_off_limits(found)
 
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+def _is_off_limits(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    # Of IPv6, Python counts all of ::/8 as reserved: the loopback address, NAT64, mapped ones.
+    if isinstance(found, ipaddress.IPv4Address) and found.is_reserved:
+        return True
+    is_metadata = found in _METADATA
+    return is_metadata or found.is_link_local or found.is_multicast or found.is_unspecified
+
+
+_IN_LAST_BYTES = (
+    ipaddress.IPv6Network("::/96"),
+    ipaddress.IPv6Network("::ffff:0:0/96"),
+    ipaddress.IPv6Network("::ffff:0:0:0/96"),
+    ipaddress.IPv6Network("64:ff9b::/96"),
+)
+"""Compatible and mapped addresses (RFC 4291), translated ones (RFC 2765), NAT64 (RFC 6052)."""
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+_ISATAP = (bytes.fromhex("00005efe"), bytes.fromhex("02005efe"))
+"""How its interface identifiers begin, below any prefix (RFC 5214)."""
+
+
+def _embedded(found: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """Every IPv4 address that a router or this machine might read in an IPv6 one."""
+    yield from found.teredo or ()  # its server and its client
+    if found.sixtofour is not None:
+        yield found.sixtofour
+    packed = found.packed
+    if packed[8:12] in _ISATAP or any(found in network for network in _IN_LAST_BYTES):
+        yield ipaddress.IPv4Address(packed[12:])
+    if found in _LOCAL_NAT64:
+        # Its owner chooses a prefix of 48, 56, 64 or 96 bits; the first three leave the ninth byte
+        # out (RFC 6052, section 2.2). Four zeros are the rest of another prefix.
+        rest = packed[6:8] + packed[9:]
+        for part in (rest[0:4], rest[1:5], rest[2:6], packed[12:]):
+            if any(part):
+                yield ipaddress.IPv4Address(part)
 
 
 AT_ONCE = 4
