@@ -7,7 +7,11 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from hearth.events import JobStarted
+import pytest
+
+from hearth.config import PolicyName
+from hearth.config.settings import ModelSettings
+from hearth.events import ItemDispatched, JobStarted, SwapCompleted
 from hearth.job_types import Job, StoreLimits
 from hearth.jobs.queue import BATCH_LIMIT, next_job
 from hearth.types import Lane, Priority
@@ -16,11 +20,13 @@ from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import settings_with
 
 LIMITS = StoreLimits(max_queued=1000, max_bytes=1 << 30)
 EXTERNAL: dict[str, Any] = {"lane": Lane.EXTERNAL}
 CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
 LETTER: dict[str, Any] = {"task_type": "letter"}
+RESEARCH: dict[str, Any] = {"task_type": "research"}
 
 
 def jobs(*wanted: tuple[str, dict[str, Any]]) -> list[Job]:
@@ -63,7 +69,7 @@ async def test_jobs_start_in_their_order(wanted, suspects, expected):
 @in_virtual_time
 async def test_a_batch_does_not_go_on_for_ever():
     wanted: list[tuple[str, dict[str, Any]]] = [("a", {}), ("b", {}), *[("a", {})] * (BATCH_LIMIT + 5)]
-    assert (await order(jobs(*wanted))).index(2) == BATCH_LIMIT
+    assert (await order(jobs(*wanted))).index(2) == 1 + BATCH_LIMIT
 
 
 @in_house("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4))
@@ -75,6 +81,42 @@ async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_
     await house.ended("job_1", "job_2", "job_3")
 
 
+@pytest.mark.parametrize("policy", list(PolicyName))
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 16])
+@in_virtual_time
+async def test_all_of_one_type_go_before_the_other_though_they_came_by_turns(policy, at_once):
+    settings = settings_with(jobs={"max_in_queue": at_once}, scheduling={"policy": policy})
+    wanted = [("a", LETTER), ("b", RESEARCH)] * 3 + [("a", LETTER)] * 2
+    async with JobHouse("a", "b", settings=settings) as house:
+        for number, (model, changed) in enumerate(wanted, 1):
+            await house.accept(job(f"job_{number}", model, service_s=5.0, **changed))
+        await house.ended(*(f"job_{number}" for number in range(1, 9)))
+        served = [event.model for event in house.events.of(ItemDispatched)]
+        assert served == ["a:latest"] * 5 + ["b:latest"] * 3
+        assert len(house.events.of(SwapCompleted)) == 2
+
+
+@in_virtual_time
+async def test_jobs_of_models_that_fit_into_memory_together_run_beside_each_other():
+    settings = settings_with(jobs={"max_in_queue": 4}, gpu={"vram_gb": 24.0})
+    settings = settings.replace(models={name: ModelSettings(vram_gb=8.0) for name in ("a:latest", "b:latest")})
+    async with JobHouse("a", "b", settings=settings, capacity_mib=24 * 1024.0) as house:
+        for each in jobs(("a", LETTER), ("b", RESEARCH), ("a", LETTER)):
+            await house.accept(replace(each, request=job(each.job_id, each.model, service_s=60.0).request))
+        await house.events.until(lambda: len(house.gateway.worker.scheduler.state.running) == 2)
+        assert {entry.item.model for entry in house.gateway.worker.scheduler.state.running} == {"a:latest", "b:latest"}
+        await house.ended("job_1", "job_2", "job_3")
+
+
+@in_virtual_time
+async def test_a_more_urgent_job_of_another_model_waits_for_no_batch():
+    async with JobHouse("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4)) as house:
+        for each in jobs(("a", {}), ("a", {}), ("b", CRITICAL)):
+            await house.accept(each)
+        ended = await house.ended("job_1", "job_2", "job_3")
+        assert [end.job_id for end in ended].index("job_3") == 1
+
+
 class PlainQueue:
     """The same questions, answered by sorting everything."""
 
@@ -82,7 +124,7 @@ class PlainQueue:
         self.jobs: dict[int, Job] = {}
         self.suspects: set[int] = set()
 
-    def take(self, wall_s: float, model: str | None, running: list[Job], *, off_peak: bool, paused: bool) -> Job | None:
+    def take(self, wall_s: float, models: set[str], running: list[Job], *, off_peak: bool, paused: bool, fits: bool) -> Job | None:
         due = [job for job in self.jobs.values() if (job.not_before_wall_s or 0.0) <= wall_s and (off_peak or not job.off_peak)]
         due = sorted((job for job in due if not (paused and job.lane is Lane.EXTERNAL)), key=place)
         suspects = [job for job in due if job.number in self.suspects]
@@ -91,8 +133,9 @@ class PlainQueue:
             beside = [job for job in due if job.number not in self.suspects and job.task_type and job.task_type == first.task_type]
             return None if running else min([first, *beside], key=place)
         ready = [job for index, job in enumerate(due) if leads(job, due[:index]) and follows(job, running)]
-        same = [job for job in ready if job.model == model and place(job)[:2] == place(ready[0])[:2]]
-        return next(iter([*same, *ready]), None)
+        same = [job for job in ready if job.model in models and place(job)[:2] == place(ready[0])[:2]]
+        chosen = next(iter([*same, *ready]), None)
+        return chosen if chosen is None or fits or joins(chosen, running) else None
 
     def position(self, number: int) -> int:
         return sum(place(other) < place(self.jobs[number]) for other in self.jobs.values())
@@ -112,6 +155,19 @@ def leads(job: Job, earlier: list[Job]) -> bool:
 
 def follows(job: Job, running: list[Job]) -> bool:
     return job.task_type is None or all(other.task_type != job.task_type or other.model == job.model for other in running)
+
+
+def joins(job: Job, running: list[Job]) -> bool:
+    batch = [other.model for other in running if place(other)[:2] <= place(job)[:2]]
+    return not batch or job.model in batch
+
+
+def has_room(_: Job) -> bool:
+    return True
+
+
+def has_no_room(_: Job) -> bool:
+    return False
 
 
 def some_job(chance: random.Random, number: int, wall_s: float) -> Job:
@@ -144,12 +200,13 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
             gone = plain.jobs.pop(chance.choice(list(plain.jobs)))
             assert await table.cancel(gone.job_id, inf)
         off_peak, paused = chance.random() < 0.5, chance.random() < 0.2
-        model = chance.choice(["a:latest", "b:latest", None])
+        models: set[str] = chance.choice([{"a:latest"}, {"b:latest"}, {"a:latest", "b:latest"}, set()])
+        fits = chance.random() < 0.5
         numbers = {each.number for each in running}
         conditions: dict[str, bool] = {"off_peak": off_peak, "batches_off_peak": False, "paused": paused}
         heads, suspects, due = await table.startable(running=numbers, suspects=plain.suspects - numbers, **conditions)
-        taken = next_job(heads, suspects, running, model)
-        expected = plain.take(clock.wall(), model, running, off_peak=off_peak, paused=paused)
+        taken = next_job(heads, suspects, running, models, has_room if fits else has_no_room)
+        expected = plain.take(clock.wall(), models, running, off_peak=off_peak, paused=paused, fits=fits)
         assert (taken and taken.number) == (expected and expected.number)
         assert due == plain.next_due(clock.wall())
         if taken is not None:

@@ -13,10 +13,11 @@ from hearth.admission.auth import digest_of
 from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
+from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
 from hearth.types import Lane, Priority
 from tests.api.house import Got
-from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
+from tests.clients.home import ADMIN_KEY, CODER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, NARROW, SLOW
 from tests.jobs.served import Life
 from tests.test_traps import body_for
 
@@ -51,6 +52,21 @@ async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live)
             shown = await until(house, await accepted(house, body | {"stream": True}, endpoint=path), "completed", "failed")
             assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
             assert isinstance(shown["result"], dict)
+
+
+async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_swap_between_them(live):
+    async with live(gpu=NARROW) as house:
+        first = await accepted(house, LONG, task_type="letter")  # runs until all others have come
+        models = {"letter": SLOW, "research": CODER}
+        order = ("research", "letter") * 3 + ("letter",)
+        names = [await accepted(house, HI | {"model": models[kind]}, task_type=kind) for kind in order]
+        await house.at_work()
+        await delete(house, first)
+        for name in names:
+            await until(house, name, "completed")
+        served = [event.model for event in house.events.of(ItemDispatched)]
+        assert served == [SLOW] * 5 + [CODER] * 3
+        assert [swap.to_model for swap in house.events.of(SwapCompleted)] == [SLOW, CODER]
 
 
 def test_a_body_asks_for_one_whole_document_in_json_of_the_endpoint_that_takes_it():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,7 +95,7 @@ def digest_of(*parts: object) -> str:
 
 
 BATCH_LIMIT = 32
-"""So many jobs of one model in a row, while older ones of other models wait."""
+"""So many jobs may go before an older one of another model, because theirs is in memory."""
 
 
 def rank_of(job: Job) -> tuple[bool, int]:
@@ -108,31 +108,48 @@ def place_of(job: Job) -> tuple[tuple[bool, int], int]:
     return (rank_of(job), job.number)
 
 
-def next_job(heads: Sequence[Job], suspects: Sequence[Job], running: Sequence[Job], model: str | None) -> Job | None:
-    """The job to start now, None where none may. One waits behind an older one of its type, and behind one that runs on another model.
+def next_job(
+    heads: Sequence[Job],
+    suspects: Sequence[Job],
+    running: Sequence[Job],
+    in_memory: Collection[str],
+    fits: Callable[[Job], bool],
+) -> Job | None:
+    """The job to start now, None where none may. One waits behind an older one of its type.
+
+    Jobs of one model are a batch: the GPU's queue gets no job of another one before they have all ended, except a
+    more urgent job and one whose model fits beside theirs. So no policy of that queue takes turns between them
+    (Peregrine's LLM queue optimizer).
 
     Args:
         heads: of the jobs whose time has come, the first of each lane, priority, task type and model.
         suspects: jobs that were running when an earlier process died; each runs alone.
-        model: what goes on with this one is preferred among jobs of the same rank; None where other models have waited long enough.
+        in_memory: models that need no swap; of jobs of one rank, theirs go first.
+        fits: whether the job's model needs no other one of those that run to be unloaded.
     """
     if suspects:
         suspect = min(suspects, key=place_of)
         # A job of its type that is older was put back already by the process that died.
         older = [job for job in heads if job.task_type is not None and job.task_type == suspect.task_type]
         return None if running else min((suspect, *older), key=place_of)
+    ready = _first_of_types(sorted(heads, key=place_of), running)
+    if not ready:
+        return None
+    first = ready[0]
+    chosen = next((job for job in ready if job.model in in_memory and rank_of(job) == rank_of(first)), first)
+    batch = {other.model for other in running if rank_of(other) <= rank_of(chosen)}
+    return chosen if not batch or chosen.model in batch or fits(chosen) else None
+
+
+def _first_of_types(in_order: Sequence[Job], running: Sequence[Job]) -> list[Job]:
+    """Those that are the first of their task type, and of which no job runs on another model."""
     models_running, first_of_type = defaultdict[str | None, set[str]](set), dict[str | None, Job]()
     for job in running:
         models_running[job.task_type].add(job.model)
-    in_order = sorted(heads, key=place_of)
     for job in in_order:
         first_of_type.setdefault(job.task_type, job)
-    ready = [
+    return [
         job
         for job in in_order
         if job.task_type is None or (job is first_of_type[job.task_type] and models_running[job.task_type] <= {job.model})
     ]
-    if not ready:
-        return None
-    first = ready[0]
-    return next((job for job in ready if job.model == model and rank_of(job) == rank_of(first)), first)

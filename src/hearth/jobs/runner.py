@@ -19,7 +19,7 @@ from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError,
 from hearth.events import ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
 from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Job, JobEnd, JobState
-from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
+from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job, rank_of
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import JobTable
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
@@ -177,7 +177,8 @@ class JobRunner:
         self._suspects: set[int] = set()
         self._accepting: set[str] = set()
         self._cancels: dict[str, Cancel] = {}
-        self._model, self._in_a_row = "", 0
+        self._overtaking = 0
+        """How many jobs in a row have gone before an older one."""
         self._job_s: float | None = None
         self._wake = asyncio.Event()
         self.tasks = BackgroundTasks(worker.runtime.report_fault)
@@ -227,19 +228,21 @@ class JobRunner:
         run = self._runs.get(event.request_id)
         if run is not None:
             self._store.note_dispatch(run.job.number)
+            self._wake.set()  # its model is in memory now, and it is known what fits beside it
 
     def start_at_once(self, job: Job) -> bool:
         """Have a new job go right on to the GPU's queue, where nothing is ahead of it; False where it waits."""
         config, wall_s = self._runtime.config, self._runtime.clock.wall()
         waits = (job.not_before_wall_s or 0.0) > wall_s or (job.off_peak and config.is_active_hours(wall_s)) or self.is_paused(job)
-        if job.position != 0 or waits or self._suspects or not self._may_start() or next_job([job], [], self.running(), None) is None:
+        if job.position != 0 or waits or self._suspects or not self._may_start() or self._choose([job], []) is None:
             return False
         self._start(job)
         return True
 
-    def start_s(self, position: int, earliest_s: float) -> float | None:
+    def start_s(self, job: Job, position: int, earliest_s: float) -> float | None:
         """Seconds until the job at a position starts, not before `earliest_s`; None where nothing tells yet."""
-        ahead = position + len(self._runs) if position > 0 or len(self._runs) >= self._settings.max_in_queue else 0
+        is_next = position == 0 and len(self._runs) < self._settings.max_in_queue and self._choose([job], []) is not None
+        ahead = 0 if is_next else position + len(self._runs)
         if ahead == 0:
             return max(0.0, earliest_s)
         return None if self._job_s is None else max(earliest_s, ahead * self._job_s)
@@ -316,8 +319,6 @@ class JobRunner:
         run = Run(job=job, suspect=job.number in self._suspects)
         self._suspects.discard(job.number)
         self._runs[job.job_id] = run
-        self._in_a_row = self._in_a_row + 1 if job.model == self._model else 1
-        self._model = job.model
         self.tasks.start(self._perform(run))
 
     def _may_start(self) -> bool:
@@ -339,11 +340,22 @@ class JobRunner:
         if not self._may_start():  # any more
             return None, None
         heads, suspects = (list(filter(self._is_ready, found)) for found in (heads, suspects))
-        running, served = self.running(), self._worker.tracker.loaded_model
-        if served and not running and served != self._model:
-            self._model, self._in_a_row = served, 0
-        job = next_job(heads, suspects, running, self._model if self._in_a_row < BATCH_LIMIT else None)
+        job = self._choose(heads, suspects)
+        if job is not None:
+            overtakes = any(rank_of(head) == rank_of(job) and head.number < job.number for head in heads)
+            self._overtaking = self._overtaking + 1 if overtakes else 0
         return job, due_wall_s
+
+    def _choose(self, heads: list[Job], suspects: list[Job]) -> Job | None:
+        running, residents = self.running(), self._worker.scheduler.state.residency.residents.values()
+        ready = {resident.model for resident in residents if not resident.is_leaving}
+        in_memory = ready | {job.model for job in running}
+        return next_job(heads, suspects, running, in_memory if self._overtaking < BATCH_LIMIT else (), self._fits)
+
+    def _fits(self, job: Job) -> bool:
+        """Whether the job's model can be in memory beside those of all jobs on their way, none of which is still to come."""
+        residency, models = self._worker.scheduler.state.residency, {run.job.model for run in self._runs.values()}
+        return models <= residency.residents.keys() and residency.eviction_for(job.model, models, job.task_type) is not None
 
     def _is_ready(self, job: Job) -> bool:
         return job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)

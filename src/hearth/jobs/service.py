@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from hearth.clock import new_id
 from hearth.config.settings import JobSettings, Settings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, ModeChanged, OrderGiven
+from hearth.events import (
+    BackendCameUp,
+    ConfigReloaded,
+    DrainEnded,
+    GatewayStopping,
+    ItemDispatched,
+    ModeChanged,
+    OrderGiven,
+    SwapCompleted,
+)
 from hearth.job_types import Job, JobState, StoreLimits
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of, key_in_use
 from hearth.jobs.runner import JobRunner, is_off_peak
@@ -25,7 +34,7 @@ from hearth.types import DAY_S, JOB_PREFIX, MIB, Lane, Priority
 FORGET_INTERVAL_S = 600.0
 CANCELLED_TOGETHER = 1000
 """So many jobs are read and ended at a time, where a caller has more."""
-_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded)
+_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded, SwapCompleted)
 """What may let a job start that could not before."""
 
 
@@ -100,7 +109,7 @@ class Jobs(HandlingSink):
         config, wall_s = self._runtime.config, self._runtime.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
         change = config.next_mode_change(wall_s) if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s) else None
-        return self.runner.start_s(job.position, earliest_s if change is None else max(earliest_s, change - wall_s))
+        return self.runner.start_s(job, job.position, earliest_s if change is None else max(earliest_s, change - wall_s))
 
     def ended(self, caller: str | None) -> dict[str, int]:
         """How many jobs of a caller (None: of all) have ended since the start, by state."""
