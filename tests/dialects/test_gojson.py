@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+import re
+import sys
+from collections.abc import Callable
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
+from typing import Any, Self
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +17,9 @@ from hypothesis import strategies as st
 from hearth.dialects.gojson import (
     LARGE_BYTES,
     MAX_DEPTH,
+    MAX_INVALID_BYTES,
+    MAX_KEY_CHARS,
+    PIECE_CHARS,
     Body,
     GoJsonError,
     check_structure,
@@ -163,6 +170,84 @@ def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift, e
     body = json.dumps(value, ensure_ascii=escaped).encode()
     assert len(body) > LARGE_BYTES
     assert decode(body) == json.loads(encode_large(value)) == value
+
+
+ESCAPED = {  # what a text may be full of, and what is read from it
+    r"\u0041": "A",
+    r"\n": "\n",
+    r"\\": "\\",
+    r"\"": '"',
+    r"\ud83d\ude00": "\U0001f600",
+    r"\ud83d": "\ufffd",
+    r"\ude00": "\ufffd",
+    r"\ud83d\ud83d\ude00": "\ufffd\U0001f600",
+    r"\\ud83d": r"\ud83d",
+    "a\\n": "a\n",
+}
+
+
+class Calls:
+    """How often C was entered while a block ran, by the function: each time it keeps the interpreter's lock to its end."""
+
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        self.count = 0
+        self._functions = functions
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, _frame: object, event: str, called: object) -> None:
+        self.count += event == "c_call" and called in self._functions
+
+
+@for_each("escape", ESCAPED)
+def test_a_text_full_of_escapes_is_read_in_many_short_pieces(escape):
+    text = escape * (8 * LARGE_BYTES // len(escape))
+    for shift in range(14):
+        with Calls(scanstring) as calls:
+            read = decode(f'{{"model":"a","prompt":"{"x" * shift}{text}"}}'.encode())
+        assert read == {"model": "a", "prompt": "x" * shift + ESCAPED[escape] * (len(text) // len(escape))}
+        assert calls.count >= len(text) / PIECE_CHARS
+
+
+@for_each("size", range(LARGE_BYTES + 1, LARGE_BYTES + 14))
+@for_each("escape", ESCAPED)
+def test_a_text_that_breaks_off_anywhere_in_an_escape_has_no_end(escape, size):
+    with pytest.raises(GoJsonError, match=r"^(unexpected EOF|.*Invalid .*escape)$"):
+        decode((b'"' + escape.encode() * LARGE_BYTES)[:size])
+
+
+@for_each("escaped", [True, False])
+def test_a_large_body_with_an_endless_key_is_refused(escaped):
+    key = "é" * MAX_KEY_CHARS
+    body = {key + "é": 1, "prompt": "a" * LARGE_BYTES}
+    with pytest.raises(GoJsonError, match=r"^a key is longer than 65,536 characters$"):
+        decode(json.dumps(body, ensure_ascii=escaped).encode())
+    fitting = {key[: MAX_KEY_CHARS // (6 if escaped else 1)]: 1, "prompt": "a" * LARGE_BYTES}
+    assert decode(json.dumps(fitting, ensure_ascii=escaped).encode()) == fitting
+
+
+@for_each("wrong", [b"\xff", b"\xed\xa0\x80", b"\xe2\x82", b"a\xf0\x9f"])
+def test_bytes_that_are_no_text_become_signs_of_that_wherever_they_stand_and_only_so_many(wrong):
+    said = re.sub("[^a]", "\ufffd", wrong.decode("latin-1"))
+    for shift in range(5):
+        times = (MAX_INVALID_BYTES - 10) // len(wrong)
+        body = b'["%b%b"]' % ("é".encode() * shift + b"x" * 3 * LARGE_BYTES, wrong * times)
+        assert decode(body) == ["é" * shift + "x" * 3 * LARGE_BYTES + said * times]
+    with pytest.raises(GoJsonError, match=r"^the body has more than 10,000 bytes that are not UTF-8$"):
+        decode(b'["%b"]' % (wrong * (MAX_INVALID_BYTES + 1)))
+
+
+def test_a_large_text_is_written_in_many_short_pieces():
+    value: Any = {"prompt": '\n"<é\U0001f600\ud800' * LARGE_BYTES, "few": [1, 2.5, None, True, {}, [], {"a": "b"}]}
+    with Calls(json.encoder.encode_basestring) as calls:
+        written = encode_large(value)
+    assert json.loads(written) == json.loads(json.dumps(value).replace("\\ud800", "\ufffd"))
+    assert calls.count >= len(value["prompt"]) / PIECE_CHARS
 
 
 def test_values_are_counted_outside_of_texts_only():

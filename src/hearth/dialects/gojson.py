@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping
+from json.decoder import JSONObject, scanstring  # type: ignore[attr-defined]  # public in all but its stub
+from json.encoder import encode_basestring
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import TypeAlias, TypeVar
+from types import FunctionType
+from typing import Any, TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -29,15 +32,21 @@ MAX_VALUES = 300_000
 """Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a second of work for the parser."""
 LARGE_BYTES = 256 * 1024
 """A larger text is read and written in pieces: one call into C keeps the interpreter's lock, and every thread waits."""
+PIECE_CHARS = 32 * 1024
+"""So much of a larger text at a time: under a millisecond, whatever it is full of."""
+MAX_KEY_CHARS = 64 * 1024
+"""Longest key of a body beyond `LARGE_BYTES`."""
+MAX_INVALID_BYTES = 10_000
+"""Most bytes that are no UTF-8. Each takes a hundred times as long as one that is."""
 _MAX_OUTSIDE_MIB = 8
 """Most bytes outside of strings: white space and digits cost time, too."""
 _FIRST_PIECE_CHARS = 512
+_ESCAPE_CHARS = 6
 
 _SPACE = " \t\r\n"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_NOT_IN_ESCAPE = re.compile(r"[^\\]{6}")
-r"""After so many characters without a backslash no escape goes on, and no pair of them (`\ud83d\ude00`)."""
+_HIGH_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -66,10 +75,8 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
     start = len(text) - len(text.lstrip(_SPACE))
     if start == len(text):
         raise GoJsonError("EOF")
-    decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_finite)
-    if len(body) > LARGE_BYTES:  # in Python: slower, but other threads get the interpreter's lock every few milliseconds
-        decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
-        decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
+    is_large = len(body) > LARGE_BYTES
+    decoder = _decoder(built, in_pieces=is_large)
     try:
         value: JsonValue = decoder.raw_decode(text, start)[0]
     except RecursionError:
@@ -82,7 +89,18 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
         raise GoJsonError("a number has too many digits") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _refuse_deep(value)
-    return _without_surrogates(value) if _SURROGATE_ESCAPE.search(body) else value, not repeated
+    if not is_large and _SURROGATE_ESCAPE.search(body):
+        value = _without_surrogates(value)
+    return value, not repeated
+
+
+def _decoder(built: Callable[[list[tuple[str, JsonValue]]], JsonObject], *, in_pieces: bool) -> json.JSONDecoder:
+    decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_finite)
+    if in_pieces:  # in Python: slower, but other threads get the interpreter's lock in between
+        decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
+        decoder.parse_object = _object_in_pieces  # type: ignore[attr-defined]
+        decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder
 
 
 def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
@@ -123,7 +141,23 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return _SURROGATE.sub("\ufffd", body.decode(errors="surrogateescape"))
+        return _repaired(body)
+
+
+def _repaired(body: bytes) -> str:
+    """The text with U+FFFD for each byte that is none. Raises GoJsonError for more than `MAX_INVALID_BYTES` of them."""
+    decoder = getincrementaldecoder("utf-8")("surrogateescape")
+    pieces: list[str] = []
+    invalid = 0
+    for start in range(0, len(body), PIECE_CHARS):
+        end = start + PIECE_CHARS
+        decoded = decoder.decode(body[start:end], final=end >= len(body))
+        piece, found = _SURROGATE.subn("\ufffd", decoded)
+        pieces.append(piece)
+        invalid += found
+        if invalid > MAX_INVALID_BYTES:
+            raise GoJsonError(f"the body has more than {MAX_INVALID_BYTES:,} bytes that are not UTF-8")
+    return "".join(pieces)
 
 
 def _finite(digits: str) -> float:
@@ -137,21 +171,60 @@ def _finite(digits: str) -> float:
 
 
 def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
-    """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; none ends inside an escape."""
+    """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; a lone surrogate is U+FFFD."""
     pieces: list[str] = []
     chars = _FIRST_PIECE_CHARS
-    while cut := _NOT_IN_ESCAPE.search(text, start + chars):
-        piece = text[start : cut.end()]
+    while start + chars < len(text):
+        end = _end_of_piece(text, start, start + chars)
         try:
-            found, end = scanstring(f'{piece}"', 0, strict)
+            found, read = scanstring(f'{text[start:end]}"', 0, strict)
         except json.JSONDecodeError as error:
             raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
-        pieces.append(found)
-        if end <= len(piece):
-            return "".join(pieces), start + end
-        start, chars = cut.end(), min(8 * chars, LARGE_BYTES)
+        pieces.append(_without_surrogates_of(text[start:end], found))
+        if read <= end - start:
+            return "".join(pieces), start + read
+        start = end
+        chars = min(8 * chars, PIECE_CHARS)
     found, end = scanstring(text, start, strict)
-    return "".join([*pieces, found]), end
+    return "".join([*pieces, _without_surrogates_of(text[start:end], found)]), end
+
+
+def _end_of_piece(text: str, start: int, end: int) -> int:
+    """The last place up to `end` with no escape on both sides, nor a pair of them for one character (`\\ud83d\\ude00`)."""
+    end = _before_escape(text, start, end)
+    if _HIGH_SURROGATE_ESCAPE.match(text, end - _ESCAPE_CHARS, end):
+        end = _before_escape(text, start, end)
+    return end
+
+
+def _before_escape(text: str, start: int, end: int) -> int:
+    """`end`, or the beginning of the escape that may go on there."""
+    last = text.rfind("\\", end - _ESCAPE_CHARS, end)
+    if last < 0:
+        return end
+    run = text[start : last + 1]
+    backslashes = len(run) - len(run.rstrip("\\"))
+    return last if backslashes % 2 else end  # of an even number, each second one is itself escaped
+
+
+def _without_surrogates_of(written: str, read: str) -> str:
+    r"""Of a text that has no surrogates but those of its escapes (`\ud800`)."""
+    return _SURROGATE.sub("\ufffd", read) if "\\ud" in written or "\\uD" in written else read
+
+
+def _key_in_pieces(text: str, start: int, strict: bool) -> tuple[str, int]:  # noqa: FBT001 - as the parser of objects calls it
+    key, end = _string_in_pieces(text, start, strict)
+    if end - start > MAX_KEY_CHARS + 1:
+        raise GoJsonError(f"a key is longer than {MAX_KEY_CHARS:,} characters")
+    return key, end
+
+
+# The standard library's own parser of objects, with its keys read in pieces: it looks `scanstring` up among its module's names.
+_object_in_pieces: Callable[..., Any] = FunctionType(
+    JSONObject.__code__,
+    {**JSONObject.__globals__, "scanstring": _key_in_pieces},
+    argdefs=JSONObject.__defaults__,
+)
 
 
 def _refuse_deep(value: JsonValue) -> None:
@@ -183,8 +256,40 @@ def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
 
 def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
     """As `encode`, but in pieces, so that other threads get the interpreter's lock, and with nothing escaped for HTML."""
-    pieces = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).iterencode(value)
-    return b"".join([_SURROGATE.sub("\ufffd", piece).encode() for piece in pieces])
+    pieces: list[bytes] = []
+    _encode_into(pieces, value)
+    return b"".join(pieces)
+
+
+def _encode_into(pieces: list[bytes], value: JsonValue | Mapping[str, JsonValue]) -> None:
+    if isinstance(value, str):
+        _encode_text_into(pieces, value)
+    elif isinstance(value, Mapping):
+        mark = b"{"
+        for key, each in value.items():
+            pieces.append(mark)
+            _encode_text_into(pieces, key)
+            pieces.append(b":")
+            _encode_into(pieces, each)
+            mark = b","
+        pieces.append(b"}" if value else b"{}")
+    elif isinstance(value, list):
+        mark = b"["
+        for each in value:
+            pieces.append(mark)
+            _encode_into(pieces, each)
+            mark = b","
+        pieces.append(b"]" if value else b"[]")
+    else:
+        pieces.append(json.dumps(value, allow_nan=False).encode())
+
+
+def _encode_text_into(pieces: list[bytes], text: str) -> None:
+    pieces.append(b'"')
+    for start in range(0, len(text), PIECE_CHARS):
+        written: str = encode_basestring(text[start : start + PIECE_CHARS])
+        pieces.append(_SURROGATE.sub("\ufffd", written[1:-1]).encode())
+    pieces.append(b'"')
 
 
 def lookup(fields: JsonObject, name: str) -> JsonValue:
