@@ -9,6 +9,7 @@ import json
 import signal
 import socket
 
+import aiohttp
 import pytest
 
 from hearth.api.protocol import _COALESCED_BYTES as SEND_FROM_BYTES
@@ -112,13 +113,36 @@ async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_an
         await caller.reader.readexactly(int(headers["content-length"]))
     assert (gateway.worker.cancelled, len(gateway.worker.submitted)) == ([], 2)
     gateway.worker.serve = begins_and_breaks  # a stream that fails ends properly, a whole answer is visibly cut off
-    await caller.send(STREAM)
+    await caller.post("/v1/chat/completions", _BODY.replace(b"false", b"true"))
     await caller.head()
-    assert await caller.reader.readuntil(b"0\r\n\r\n") == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n0\r\n\r\n'
+    assert (await caller.reader.readuntil(b"0\r\n\r\n")).startswith(b"6\r\nfirst\n\r\n")
     await caller.post("/v1/chat/completions", _BODY)
     await caller.head()
     assert await caller.until_closed() == b"6\r\nfirst\n\r\n"
     caller.leave()
+
+
+async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connection_that_breaks_off(url, gateway):
+    """Open WebUI's Ollama connection reads over the line; the official clients raise what it says (tests/clients)."""
+
+    async def in_the_words_of_the_model_server(_: Submission, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        reply.push(b"first\n")
+        await asyncio.sleep(0)
+        reply.push(b'{"error":"it broke off"}\n')
+        reply.finish(with_error=True)
+
+    for serve in (begins_and_breaks, in_the_words_of_the_model_server):
+        gateway.worker.serve = serve
+        caller = await Caller.to(url)
+        await caller.send(STREAM)
+        await caller.head()
+        assert await caller.until_closed() == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n'
+        caller.leave()
+        body = json.loads(_BODY) | {"stream": True}
+        async with aiohttp.ClientSession() as session, session.post(f"{url}/api/chat", json=body) as answer:
+            with pytest.raises(aiohttp.ClientPayloadError):  # what Open WebUI sees
+                await answer.read()
 
 
 @for_each(

@@ -19,7 +19,7 @@ from hearth.admission.auth import digest_of
 from hearth.backends.claude import ClaudeBackend
 from hearth.config.settings import GatewayConfig, KeySettings
 from hearth.errors import BackendError
-from hearth.types import CloudCall
+from hearth.types import LOCAL_CALLER, CloudCall
 from tests.emulator.callers import model
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
@@ -28,9 +28,10 @@ from tests.wire.front import Front, front_settings, open_front
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
 BODY = json.dumps({"model": "quick", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}).encode()
-SLOW_BODY = BODY.replace(b"quick", b"slow").replace(b"false", b"true").replace(b": 2}", b": 100000}")
+SLOW_BODY = json.dumps({"model": "slow", "prompt": "hi", "stream": True, "max_tokens": 100_000}).encode()
 POST = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-SLOW = POST + b"Content-Length: %d\r\n\r\n" % len(SLOW_BODY) + SLOW_BODY
+SLOW = POST.replace(b"/api/generate", b"/v1/completions") + b"Content-Length: %d\r\n\r\n" % len(SLOW_BODY) + SLOW_BODY
+"""A stream that ends properly when it is cancelled, so that what was pipelined behind it is served."""
 SERVED = b"HTTP/1.1 200 "
 CHURN = 1000
 MANY = 500
@@ -145,7 +146,7 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
         for _ in range(3):
             assert SERVED in await answers_to(front)
         assert writer.transport.get_write_buffer_size() > len(VERSION) * FAR_TOO_MANY // 2
-        front.emulator.kill_runner("slow:latest")
+        assert front.gateway.worker.cancel_caller(LOCAL_CALLER)
         assert await reader.readuntil(b"0\r\n\r\n" + SERVED)
         writer.transport.abort()
 

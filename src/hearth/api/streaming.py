@@ -105,7 +105,21 @@ class Relay:
                 self._tail = (self._tail + b"".join(chunks[-2:]))[-2:]
                 self._signs.note(chunks)
         self._complete = True
-        await answer.end(*chunks[-1:])
+        if reply.ends_with_error:
+            await self._end_with_error(chunks[-1] if chunks else b"")
+        else:
+            await answer.end(*chunks[-1:])
+
+    async def _end_with_error(self, last: bytes) -> None:
+        """End a stream with these bytes, an error.
+
+        On Ollama's own routes the body is left without its last chunk, so that the server closes the connection: Open WebUI reads
+        over an error line there and shows an answer that is empty, but reports a connection that broke.
+        """
+        if last:
+            await self._request.answer.chunk(last)
+        if self._route.dialect != "ollama":
+            await self._request.answer.end()
 
     def _headers(self) -> Headers:
         """What is added to the backend's own headers; the request id comes first."""
@@ -149,8 +163,7 @@ class Relay:
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._streaming and not self._has_length:
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
-            await answer.chunk(lead + stream_error(self._route, error, self._request.request_id))
-            await answer.end()
+            await self._end_with_error(lead + stream_error(self._route, error, self._request.request_id))
 
 
 def ticket_headers(ticket: Ticket) -> Headers:

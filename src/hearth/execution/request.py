@@ -38,6 +38,8 @@ class Reply:
         self.unread_bytes = 0
         self._error: HearthError | None = None
         self._ended = False
+        self.ends_with_error = False
+        """The answer is complete, and what it ends with is an error in the words of the model server."""
         self._abandoned = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
@@ -74,8 +76,10 @@ class Reply:
             self.unread_bytes += sum(map(len, chunks))
             _wake(self._reader)
 
-    def finish(self) -> None:
+    def finish(self, *, with_error: bool = False) -> None:
+        """The answer is complete; `with_error` sets `ends_with_error`."""
         self._ended = True
+        self.ends_with_error = with_error
         _wake(self._reader)
         _wake(self._writer)
 

@@ -194,7 +194,7 @@ class AnswerStream:
             raise BackendGone
         if ending.reported_error:  # its caller has the model server's own words
             work.error = BackendError()
-        work.reply.finish()
+        work.reply.finish(with_error=ending.reported_error)
 
     def _first_byte(self, work: ActiveRequest, *, forwarded: bool) -> None:
         work.forwarded = forwarded

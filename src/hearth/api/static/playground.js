@@ -51,15 +51,17 @@ export class Playground extends Component {
       buffered += value;
       const lines = buffered.split("\n");
       buffered = lines.pop();
-      for (const line of lines.filter(Boolean)) first = this.take(JSON.parse(line), began, first);
+      for (const part of lines.filter(Boolean).map((line) => JSON.parse(line))) {
+        if (part.error) return this.setState({ note: part.error }); // the connection breaks off after it
+        first = this.take(part, began, first);
+      }
     }
   }
 
   take(part, began, first) {
     const text = (part.message?.thinking ?? "") + (part.message?.content ?? "");
     const begun = first || (text ? performance.now() : 0);
-    if (part.error) this.setState({ note: part.error });
-    else if (part.done) this.setState({ note: finished(part, began, begun) });
+    if (part.done) this.setState({ note: finished(part, began, begun) });
     if (text) this.setState(({ answer }) => ({ answer: answer + text, ...(first ? {} : { note: `First word after ${duration((begun - began) / 1000)}.` }) }));
     return begun;
   }
