@@ -205,11 +205,12 @@ class InvocationHistory(Protocol):
         since_wall_s: float = 0.0,
         until_wall_s: float | None = None,
         limit: int,
+        skip: int = 0,
     ) -> tuple[Invocation, ...]:
-        """Items that match and ended between the two instants, both inclusive, the latest written first."""
+        """Items that match and ended between the two instants, both inclusive, the latest written first, without the first `skip`."""
 
-    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
-        """Swaps that ended between the two instants, both inclusive, the latest written first."""
+    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0) -> tuple[LoggedSwap, ...]:
+        """Swaps that ended between the two instants, as `find`."""
 
     async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
         """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time, caller and model."""

@@ -120,7 +120,7 @@ async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_na
     answers = [await poster.post(post_to("http://slow.example"), 0.05) for _ in range(5)]
     assert (answers, asked) == (
         [PostAnswer(failure="timeout")] * 5,
-        [(host, "hearth-alert-dns") for host in ("hooks.example", "slow.example")],
+        [(host, "hearth-dns") for host in ("hooks.example", "slow.example")],
     )
     release.set()
 

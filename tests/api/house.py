@@ -209,6 +209,13 @@ class FakeBackend:
         """Nothing is open."""
 
 
+class NoBatcher:
+    """Merges no embedding calls."""
+
+    def take(self, _: Submission) -> Ticket | None:
+        return None
+
+
 class Clock:
     """A clock that the test sets."""
 
@@ -238,7 +245,8 @@ class FakeGateway:
             worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events
         )
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
-        self.cloud = self.embeddings = self.batches = self.jobs = self.alerter = None
+        self.cloud = self.batches = self.jobs = self.alerter = None
+        self.embeddings = NoBatcher()
         self.history: InvocationHistory | None = None
         self.emulated = self.stopping = False
         self.not_ready = self.store_fault = ""

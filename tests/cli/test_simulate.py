@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from rich.console import Console
@@ -31,7 +31,7 @@ ONE_PLACE = "give one of --trace FILE, --workload NAME and --from-log"
 
 
 class LogGateway(StubGateway):
-    """Answers `/llm/log` as a gateway with these rows does: those that ended by `until`, the latest first, at most `limit`."""
+    """Answers `/llm/log` as a gateway with these rows does: those that ended by `until`, latest first, at most `limit` after `skip`."""
 
     def keep(self, *items: dict[str, Any], swaps: tuple[dict[str, Any], ...] = ()) -> None:
         self.put("/llm/swaps?since=7d&limit=1000", {"swaps": list(swaps)})
@@ -41,6 +41,8 @@ class LogGateway(StubGateway):
             asked = urlencode({"since": "7d", "limit": PAGE_ROWS, "until": _instant(row)})
             earlier = [each for each in latest_first if each["ended_wall_s"] <= row["ended_wall_s"]]
             self.put(f"/llm/log?{asked}", {"items": earlier[:PAGE_ROWS]})
+            for skip in range(PAGE_ROWS, len(earlier) + PAGE_ROWS, PAGE_ROWS):
+                self.put(f"/llm/log?{asked}&skip={skip}", {"items": earlier[skip : skip + PAGE_ROWS]})
 
 
 @pytest.fixture
@@ -162,11 +164,13 @@ def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_
     assert [urlsplit(each["path"]).path for each in gateway.seen].count("/llm/log") == 3
 
 
-def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
-    gateway.keep(*(item(number, ended_wall_s=BEGAN) for number in range(PAGE_ROWS)))
-    client = GatewayClient(gateway.url)
-    assert len(list(rows(client, "/llm/log", "items", "7d"))) == PAGE_ROWS
-    assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
+@pytest.mark.parametrize(("of_one_instant", "pages"), [(PAGE_ROWS, 5), (2 * PAGE_ROWS + 17, 6)])
+def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_those_before(gateway, of_one_instant, pages):
+    instants = [BEGAN + 1.0] * of_one_instant + [BEGAN] * PAGE_ROWS
+    gateway.keep(*(item(number, ended_wall_s=instant) for number, instant in enumerate(instants)))
+    found: list[Any] = list(rows(GatewayClient(gateway.url), "/llm/log", "items", "7d"))
+    assert sorted(row["sequence"] for row in found) == list(range(len(instants)))
+    assert len(gateway.seen) == pages
 
 
 @for_each("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])

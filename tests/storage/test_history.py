@@ -54,6 +54,8 @@ async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first_whate
     for wanted, sequences in (
         ({}, [5, 4, 3, 2, 1]),
         ({"limit": 2}, [5, 4]),
+        ({"limit": 2, "skip": 2}, [3, 2]),
+        ({"skip": 5}, []),
         ({"limit": -1}, []),
         ({"caller": "n8n"}, [4, 2]),
         ({"model": "b"}, [5, 4]),

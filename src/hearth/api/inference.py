@@ -60,7 +60,7 @@ class Inference:
     async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
         """None where the request is answered already. Apart from `handle`, so that nothing of this stays in memory while it waits."""
         route, gateway = INFERENCE_ROUTES[request.path], self._gateway
-        if route.kind != "embed" or gateway.embeddings is None:  # there it may join another call
+        if route.kind != "embed":  # that may join another call
             body.check_ahead()
         envelope, ways, digest = await self._read(route, body, identity)
         body.hold(len(envelope.body))
@@ -183,7 +183,7 @@ async def _queued(gateway: Gateway, new: Submission) -> Ticket:
             if item.kind == "embed":
                 raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error
             raise
-    joined = gateway.embeddings.take(new) if item.kind == "embed" and gateway.embeddings is not None else None
+    joined = gateway.embeddings.take(new) if item.kind == "embed" else None
     return joined or gateway.worker.submit(new)
 
 

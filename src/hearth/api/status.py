@@ -62,12 +62,13 @@ async def cancel_caller(gateway: Gateway, caller: str) -> tuple[tuple[RequestId,
 
 
 MAX_ROWS = 1000
+MAX_SKIPPED = 10_000_000
 _DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class LogQuery(BaseModel, extra="forbid"):
-    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` in rows."""
+    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` and `skip` in rows."""
 
     caller: str | None = None
     model: str | None = None
@@ -75,6 +76,7 @@ class LogQuery(BaseModel, extra="forbid"):
     since: str | None = None
     until: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+    skip: Annotated[int, Field(ge=0, le=MAX_SKIPPED)] = 0
 
 
 class SwapsQuery(BaseModel, extra="forbid"):
@@ -83,6 +85,7 @@ class SwapsQuery(BaseModel, extra="forbid"):
     since: str | None = None
     until: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+    skip: Annotated[int, Field(ge=0, le=MAX_SKIPPED)] = 0
 
 
 WINDOWS_HOURS = {"24h": (24, 1), "7d": (168, 6), "30d": (720, 24)}
@@ -227,13 +230,14 @@ class StatusPages:
             since_wall_s=since,
             until_wall_s=until,
             limit=query.limit,
+            skip=query.skip,
         )
         return {"items": [asdict(each) for each in found]}
 
     async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
         """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
         history, (since, until) = self._history(), self._between(query)
-        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
+        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit, skip=query.skip)
         return {"swaps": [asdict(swap) for swap in found]}
 
     async def history(self, query: Annotated[HistoryQuery, Query()], caller: Caller) -> dict[str, object]:

@@ -91,7 +91,7 @@ class _DaemonResolver:
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
         answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-alert-dns", daemon=True).start()
+        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-dns", daemon=True).start()
         flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
             {"hostname": host, "host": address[0], "port": port, "family": kind, "proto": proto, "flags": flags}

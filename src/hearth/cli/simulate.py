@@ -154,19 +154,22 @@ def rows(client: GatewayClient, page: str, field: str, since: str) -> Iterator[o
     """All rows since then, page by page, the latest first.
 
     A page begins where the last one ended, that instant included, so that of rows of one instant none is missed; what was listed before
-    is left out.
+    is left out. Where a whole page is of one instant, the next one skips what was listed of it.
     """
-    until, listed = None, set[str]()
+    until: str | None = None
+    skip = 0
+    listed = set[str]()
     while True:
-        asked = {"since": since, "limit": PAGE_ROWS} | ({} if until is None else {"until": until})
+        asked = {"since": since, "limit": PAGE_ROWS} | ({} if until is None else {"until": until}) | ({"skip": skip} if skip else {})
         answer = client.fetch(f"{page}?{urlencode(asked)}").get(field)
         found = answer if isinstance(answer, list) else []
-        fresh = [row for row in found if repr(row) not in listed]
-        yield from fresh
+        yield from (row for row in found if repr(row) not in listed)
         listed = {repr(row) for row in found}
-        until = _instant(fresh[-1]) if len(found) == PAGE_ROWS and fresh else None
-        if until is None:
+        ended = _instant(found[-1]) if len(found) == PAGE_ROWS else None
+        if ended is None:
             return
+        skip = skip + PAGE_ROWS if ended == until else 0
+        until = ended
 
 
 def _instant(row: object) -> str | None:

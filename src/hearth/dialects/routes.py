@@ -91,7 +91,7 @@ TRANSCRIPTIONS_PATH = "/v1/audio/transcriptions"
 """POST; refused on purpose: its body is a form, in which the queue looks for no model."""
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
-"""POST; Ollama has no such route, Hearth answers it itself (see `anthropic.count_tokens`)."""
+"""POST; Ollama has no such route, Hearth answers it itself (`dialects.request.count_tokens`)."""
 
 
 def dialect_of(path: str) -> Dialect:

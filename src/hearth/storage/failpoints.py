@@ -45,7 +45,7 @@ def parsed(text: str) -> dict[str, int]:
     for entry in filter(None, text.split(",")):
         name, _, count = entry.strip().partition("=")
         if name not in POINTS or not count.isdigit() or int(count) < 1:
-            raise ValueError(f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/failpoints.py")
+            raise ValueError(f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/storage/failpoints.py")
         wanted[name] = int(count)
     return wanted
 

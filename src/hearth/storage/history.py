@@ -45,7 +45,7 @@ _SELECT = (
     f"SELECT {', '.join(_COLUMNS)} FROM invocation_log "  # noqa: S608 - our names
     "WHERE (:caller IS NULL OR caller = :caller) AND (:model IS NULL OR model = :model) "
     "AND (:outcome IS NULL OR outcome = :outcome) AND ended_wall_s >= :since "
-    "AND (:until IS NULL OR ended_wall_s <= :until) ORDER BY id DESC LIMIT :limit"
+    "AND (:until IS NULL OR ended_wall_s <= :until) ORDER BY id DESC LIMIT :limit OFFSET :skip"
 )
 _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
@@ -72,7 +72,7 @@ _INSERT_SWAP = (
 )
 _SELECT_SWAPS = (
     "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
-    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
+    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ? OFFSET ?"
 )
 _TYPES_OF_SWAPS: Types = {"from_models": lambda text: tuple(json.loads(text)), "offloaded": bool, "failed": bool}
 
@@ -176,19 +176,21 @@ class InvocationLog(Table, HandlingSink):
         since_wall_s: float = 0.0,
         until_wall_s: float | None = None,
         limit: int,
+        skip: int = 0,
     ) -> tuple[Invocation, ...]:
         """Rows that match, the latest written first, with those of all items that ended before; both instants are inclusive."""
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
                 await self.writer.submit(lambda _: None)
         values: dict[str, object] = {"caller": caller, "model": model, "outcome": outcome}
-        values |= {"since": since_wall_s, "until": until_wall_s, "limit": max(0, limit)}
+        values |= {"since": since_wall_s, "until": until_wall_s, "limit": max(0, limit), "skip": skip}
         return await self._select(partial(record, Invocation, _TYPES), _SELECT, values)
 
-    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
+    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, both inclusive, the latest written first."""
         until = inf if until_wall_s is None else until_wall_s
-        return await self._select(partial(record, LoggedSwap, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
+        values = (since_wall_s, until, max(0, limit), skip)
+        return await self._select(partial(record, LoggedSwap, _TYPES_OF_SWAPS), _SELECT_SWAPS, values)
 
     async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
         """As JSON: what one caller, or all, used in the `hours` up to and with `last_hour` (since 1970); swaps are always those of all.
