@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 from typing import Any
 
@@ -11,7 +12,7 @@ from hearth.admission.auth import Admission, BodyRoom, Identity, Keyring, admiss
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
 from hearth.config.settings import AuthSettings, CallerLimits, GatewayConfig, KeySettings, RateLimitSettings, Settings
-from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated
+from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
 from hearth.types import LOCAL_CALLER, Lane, Priority
 from tests.support.cases import for_each
 
@@ -22,8 +23,8 @@ KEYLESS = Keyring(AuthSettings())
 FORMS = [(b"authorization", form % KEY.encode()) for form in (b"Bearer %b", b"bearer %b", b"Bearer   %b ")]
 FORMS += [(name, KEY.encode()) for name in (b"x-api-key", b"api-key")]
 BLANKS = [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")]
-PAIRS = [[FORMS[0], FORMS[3]], [FORMS[3], FORMS[4]], [FORMS[0], FORMS[0]], [FORMS[3], (b"x-api-key", b"other")]]
-WRONG = [(b"authorization", b"Basic " + KEY.encode()), (b"authorization", b"Bearer"), (b"x-api-key", b""), (b"api-key", b"\xff\xfe")]
+TWICE = [[FORMS[0], FORMS[0]], [FORMS[3], (b"x-api-key", b"other")], [(b"x-api-key", b"other"), FORMS[3]]]
+WRONG = [(b"authorization", b"Bearer other"), (b"x-api-key", b"undefined"), (b"api-key", b"\xff\xfe")]
 FORWARDED = [(b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1"), (b"x-real-ip", b"127.0.0.1")]
 
 
@@ -37,23 +38,68 @@ def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
     assert digest_of(KEY) not in repr(KEYED)
 
 
+def basic(text: str) -> tuple[bytes, bytes]:
+    return b"authorization", b"Basic " + base64.b64encode(text.encode())
+
+
+NO_KEYS = [
+    *(basic("proxy:let me in"), basic("proxy"), basic(KEY), (b"authorization", b"Basic =%="), (b"authorization", b"Digest x=1")),
+    *((b"authorization", b"Bearer undefined"), (b"x-api-key", b"null"), (b"api-key", b"sk-no-key-required")),
+]
+"""What proxies add, and what clients send for a key that nobody has set."""
+
+
+def test_a_key_may_come_twice_or_beside_what_is_no_key_and_as_the_password_of_basic():
+    expected = KEYED.identify(RequestHeaders.of([FORMS[0]]), None)
+    pairs = [pair for pair in itertools.product(FORMS, [*FORMS, *NO_KEYS]) if pair[0][0] != pair[1][0]]
+    alone = [(basic(f"anybody:{KEY}"),), (basic(f":{KEY}"),)]
+    for fields in [*pairs, *((second, first) for first, second in pairs), *alone, (*alone[0], FORMS[3])]:
+        assert KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") == expected, fields
+
+
+def test_two_keys_of_different_callers_are_refused_with_the_names_of_both_headers():
+    keys = ("hearth_first", "hearth_second")
+    named = zip(("a", "b"), keys, strict=True)
+    keyring = Keyring(AuthSettings(keys=tuple(KeySettings(name=name, sha256=digest_of(key)) for name, key in named)))
+    fields = [basic(f"x:{keys[0]}"), (b"api-key", keys[1].encode())]
+    for sent in (fields, fields[::-1]):
+        with pytest.raises(BadRequest, match="Authorization and api-key"):
+            keyring.identify(RequestHeaders.of(sent), "192.168.1.9")
+
+
+@for_each("fields", TWICE)
+def test_one_header_with_two_values_is_refused_with_its_name(fields):
+    name = "Authorization" if fields[0][0] == b"authorization" else "x-api-key"
+    with pytest.raises(BadRequest, match=name):
+        KEYED.identify(RequestHeaders.of(fields), "127.0.0.1")
+
+
 @for_each(
-    ("keyring", "peers", "sent", "error"),
+    ("sent", "error"),
     [
-        (KEYED, ["127.0.0.1"], [[], *([field] for field in WRONG)], Unauthenticated),
-        (KEYED, ["127.0.0.1"], PAIRS, BadRequest),
-        (KEYLESS, ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None], [[], FORWARDED], Unauthenticated),
+        *(([field], WrongKey) for field in [*WRONG, basic("proxy:let me in")]),
+        *((list(pair), WrongKey) for pair in itertools.combinations(WRONG, 2)),
+        *(([field], Unauthenticated) for field in BLANKS),
+        *(([field], Unauthenticated) for field in NO_KEYS[1:5]),
+        ([], Unauthenticated),
     ],
 )
-def test_whoever_shows_no_known_key_or_two_is_refused_and_without_keys_everybody_but_this_machine(keyring, peers, sent, error):
-    for peer, fields in itertools.product(peers, sent):
-        with pytest.raises(error):
-            keyring.identify(RequestHeaders.of(fields), peer)
+def test_whoever_shows_no_known_key_is_refused_and_only_what_could_be_one_counts_as_a_wrong_one(sent, error):
+    with pytest.raises(Unauthenticated) as refused:
+        KEYED.identify(RequestHeaders.of(sent), "127.0.0.1")
+    assert type(refused.value) is error
+
+
+@for_each("peer", ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None])
+def test_without_keys_everybody_but_this_machine_is_refused_whatever_is_sent(peer):
+    for fields in ([], FORWARDED, FORMS[:1]):
+        with pytest.raises(Unauthenticated):
+            KEYLESS.identify(RequestHeaders.of(fields), peer)
 
 
 @for_each("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
-    for fields in ([], *PAIRS):
+    for fields in ([], *TWICE, NO_KEYS[:1]):
         identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
         assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (LOCAL_CALLER, Lane.EXTERNAL, True, False)
         assert not identity.may_manage_models

@@ -174,7 +174,7 @@ _REPORTING = (
 _CANNED = """(frame, locked) => {
   const { fetch } = globalThis;
   globalThis.fetch = async (path, options) => {
-    if (path !== "/llm/dashboard/stream" || (locked && !options.headers.authorization)) return fetch(path, options);
+    if (path !== "/llm/dashboard/stream" || (locked && !options.headers["x-api-key"])) return fetch(path, options);
     return new Response(new ReadableStream({ start: (stream) => stream.enqueue(new TextEncoder().encode(frame)) }));
   };
 }"""

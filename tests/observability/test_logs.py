@@ -79,6 +79,7 @@ def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whate
         ("https://user:hunter2@example.org/x", "hunter2"),
         ('{"api_key": "hunter2"}', "hunter2"),
         ("x-api-key: hunter2", "hunter2"),
+        ("Authorization: Basic cHJveHk6aHVudGVyMg==", "cHJveHk6aHVudGVyMg"),
         ("password=hunter2&x=1", "hunter2"),
         ("z" * (MAX_FIELD_CHARS - 8) + " Bearer hunter2", "hunter2"),
         ("z" * 1990 + " sk-ant-api03-AAAA_BBBB", "AAAA"),

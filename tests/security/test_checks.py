@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 from typing import Any
@@ -155,7 +156,15 @@ async def test_no_header_and_no_field_of_a_body_changes_whose_a_request_is_or_mo
 LAN = "192.168.1.9"
 FRESH = (f"hearth_{hashlib.sha256(str(each).encode()).hexdigest()}" for each in itertools.count())
 SLOWED = [401] * PER_WINDOW + [429]
-BLANK = ("", "Basic b3duZXI6cGFzcw==")
+BLANK = ("", "Basic b3duZXI6")
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+def basic(key: str) -> str:
+    return "Basic " + base64.b64encode(f"user:{key}".encode()).decode()
 
 
 async def tried(gateway: FakeGateway, peer: str = LAN, path: str = "/llm/health", *, key: str = "", **headers: str) -> int:
@@ -194,16 +203,17 @@ async def test_right_keys_come_in_and_no_key_is_asked_for_one_from_where_wrong_o
 
 
 async def test_wrong_keys_count_by_machine_whatever_their_form_the_address_or_what_is_claimed():
-    forms, paths = itertools.cycle(["authorization", "x_api_key", "api_key"]), itertools.cycle(["/api/chat", "/nowhere", "/llm/health"])
+    forms = itertools.cycle([("authorization", bearer), ("authorization", basic), ("x_api_key", str), ("api_key", str)])
+    paths = itertools.cycle(["/api/chat", "/nowhere", "/llm/health"])
     mapped, network = itertools.cycle([LAN, f"::ffff:{LAN}"]), (f"fd00:1:2:3::{number}" for number in itertools.count())
     for peers, others in ((mapped, ["127.0.0.1", "192.168.1.8"]), (network, ["fd00:1:2:4::1"])):
         gateway, found = FakeGateway(keys=KEYS), list[int]()
         for blank in BLANK * PER_WINDOW:
             assert await tried(gateway, authorization=blank) == 401  # who shows no key tries none
         for number in range(PER_WINDOW + 1):
-            form = next(forms)
+            form, spelled = next(forms)
             claims: dict[str, Any] = {"x_forwarded_for": f"10.0.0.{number}", "forwarded": f"for=10.0.0.{number}"}
-            claims[form] = "Bearer " * (form == "authorization") + next(FRESH)
+            claims[form] = spelled(next(FRESH))
             found.append(await tried(gateway, next(peers), next(paths), **claims))
         assert found == SLOWED
         assert [await tried(gateway, other) for other in (*others, "10.0.0.1")] == [401] * (len(others) + 1)

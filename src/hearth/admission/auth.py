@@ -6,6 +6,7 @@ Identity comes from the key alone, never from a body, a query or a header such a
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from hearth.config.settings import AuthSettings, GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
 from hearth.types import LOCAL_CALLER, Lane, Priority, canonical_model, value
 
-_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+_CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 _TASK_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 NO_ROOM_RETRY_S = 5.0
 """Bodies are held until their requests end, and nobody knows when that is."""
@@ -74,11 +75,19 @@ class Keyring:
             if peer is None or not is_loopback(peer):
                 raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
             return _LOCAL
-        credential = _credential(headers)
-        identity = None if credential is None else self._identities.get(digest_of(credential))
-        if identity is None:
-            raise WrongKey if credential else Unauthenticated
-        return identity
+        sent = _credentials(headers)
+        found = dict[str, Identity]()
+        for name, key in sent.items():
+            identity = self._identities.get(digest_of(key))
+            if identity is not None:
+                found[name] = identity
+        identities = list(found.values())
+        if not identities:
+            raise WrongKey if any(sent.values()) else Unauthenticated
+        if any(identity is not identities[0] for identity in identities):
+            named = " and ".join(found)
+            raise BadRequest(f"{named} carry API keys of different callers; send one of them")
+        return identities[0]
 
 
 def digest_of(key: str) -> str:
@@ -86,15 +95,35 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode("latin-1", "replace")).hexdigest()
 
 
-def _credential(headers: RequestHeaders) -> str | None:
-    """What was sent as a key. A blank one is none: clients send it for a key that was set to nothing, as Ollama's guides have it."""
-    sent = [name for name in _CREDENTIALS if name in headers.values and headers.text(name).lower() not in ("", "bearer")]
-    if len(sent) > 1 or not headers.repeated.isdisjoint(_CREDENTIALS):
-        raise BadRequest("send one API key, once: as Authorization: Bearer, x-api-key or api-key")
-    if not sent or sent[0] != b"authorization":
-        return headers.text(sent[0]) if sent else None
-    scheme, _, token = headers.text(sent[0]).partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+def _credentials(headers: RequestHeaders) -> dict[str, str]:
+    """What came as a key, by the name of its header; empty where that cannot be one.
+
+    A blank header is as none: clients send it for a key that was set to nothing, as Ollama's guides
+    have it. Several headers are no error: some clients cannot help sending two, of which one holds
+    a placeholder, and proxies add their own `Basic`. Raises BadRequest for one that comes twice.
+    """
+    sent = {}
+    for name, shown in _CREDENTIALS.items():
+        if name in headers.repeated:
+            raise BadRequest(f"the header {shown} came more than once; send one API key")
+        text = headers.text(name)
+        if text.lower() not in ("", "bearer"):
+            sent[shown] = _key_in(text) if name == b"authorization" else text
+    return sent
+
+
+def _key_in(authorization: str) -> str:
+    """The token of `Bearer`, the password of `Basic`, empty for anything else."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        pair = base64.b64decode(token.strip(), validate=True)
+    except ValueError:
+        return ""
+    return pair.partition(b":")[2].decode("latin-1")
 
 
 @value

@@ -34,11 +34,12 @@ MAX_LIST_ITEMS = 20
 _SCANNED_CHARS = 4 * MAX_FIELD_CHARS  # a secret may be cut here, but only in text that is cut away afterwards
 _SECRETS = (
     (re.compile(r"(?i)\bbearer\s+[^\s\"',;]+"), "Bearer ***"),
+    (re.compile(r"(?i)\b(authorization\"?\s*[:=]\s*\"?)basic\s+[^\s\"',;]+"), r"\1Basic ***"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), "sk-***"),
     (re.compile(r"(?i)\b(https?://)[^\s/@]{1,200}@"), r"\1***@"),
     (re.compile(r"(?i)\bhttps?://[^\s/]{1,200}/(?:[^\s/]{1,100}/){0,4}webhooks?/[^\s\"'<>]+"), "https://***/webhooks/***"),
     (
-        re.compile(r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)(\"?\s*[:=]\s*\"?)(?!Bearer \*)[^\s\"',;&]+"),
+        re.compile(r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)(\"?\s*[:=]\s*\"?)(?!\w+ \*)[^\s\"',;&]+"),
         r"\1\2***",
     ),
 )

@@ -28,7 +28,8 @@ export class Feed {
   }
 
   get headers() {
-    return this.key ? { authorization: `Bearer ${this.key}` } : {};
+    // Not `Authorization`: a proxy in front may want that for a password of its own.
+    return this.key ? { "x-api-key": this.key } : {};
   }
 
   // `remember`: on this device, not only in this tab.
