@@ -23,21 +23,31 @@ def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> typ
 
 
 OWN = b"localhost 127.0.0.1 [::1] hearth.localhost localhost:8411 127.0.0.1:1 [::1]:8411 LOCALHOST"
-LISTED = b" gpu-box.lan GPU-Box.LAN:8411 [fd00::5]:8411 10.0.0.5"
-OTHERS = (
-    b"0.0.0.0 [::] 127.1 2130706433 evil.test evil.test:8411 localhost.evil.test notlocalhost 127.0.0.1.evil.test localhost. a/.localhost"
-)
+OWN += b" localhost. hearth.localhost.:8411 host.docker.internal:8411 host.containers.internal"
+LISTED = b" gpu-box.lan gpu-box.lan.:8411 GPU-Box.LAN:8411 [fd00::5]:8411 10.0.0.5"
+MATCHED = b" a.home.arpa b.a.home.arpa:8411 A.Home.Arpa."
+ADDRESSES = b" 192.168.1.9 192.168.1.9:8411 0.0.0.0 [fd00::7] [::]:8411"
+"""What no DNS name can be made to lead to."""
+OTHERS = b"127.1 2130706433 0x7f.1 evil.test evil.test:8411 localhost.evil.test notlocalhost 127.0.0.1.evil.test"
+OTHERS += b" localhost.. a/.localhost docker.internal [127.0.0.1] [fd00::zz] home.arpa .home.arpa home.arpa.evil.test a/.home.arpa"
 MALFORMED = b"localhost:80/x localhost:80@evil.test [::1]x localhost:\xb2"
-KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5"))), HostRules("127.0.0.1", ServerSettings())
+LIST = ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5", "*.home.arpa"))
+KNOWN, SHIPPED = HostRules("10.0.0.5", LIST), HostRules("127.0.0.1", ServerSettings())
+KEYED = HostRules("10.0.0.5", LIST, has_keys=True)
+ANY = HostRules("::", ServerSettings(allowed_hosts=("*",)), has_keys=True)
 
 
 @for_each(
     ("rules", "hosts", "expected"),
     [
         (SHIPPED, OWN, None),
-        (KNOWN, OWN + LISTED, None),
-        (SHIPPED, OTHERS + LISTED, HostNotAllowed),
-        (SHIPPED, MALFORMED, BadRequest),
+        (KNOWN, OWN + LISTED + MATCHED, None),
+        (KEYED, OWN + LISTED + MATCHED + ADDRESSES, None),
+        (ANY, OWN + LISTED + MATCHED + ADDRESSES + b" evil.test", None),
+        (SHIPPED, OTHERS + LISTED + MATCHED + ADDRESSES, HostNotAllowed),
+        (KNOWN, OTHERS + ADDRESSES, HostNotAllowed),
+        (KEYED, OTHERS, HostNotAllowed),
+        *((rules, MALFORMED, BadRequest) for rules in (SHIPPED, KNOWN, KEYED, ANY)),
         (HostRules("0.0.0.0", ServerSettings()), b"0.0.0.0", HostNotAllowed),
         (HostRules("::", ServerSettings()), b"[::]", HostNotAllowed),
         (HostRules("::", ServerSettings()), b"::", BadRequest),
@@ -46,8 +56,9 @@ KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.la
 def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules, hosts, expected):
     for host in hosts.split():
         assert refusal(rules.check_host, RequestHeaders.of([(b"host", host)])) is expected, host
-    for fields in ((), (HOST, HOST), ((b"host", b""),)):
+    for fields in ((HOST, HOST), ((b"host", b""),)):
         assert refusal(rules.check_host, RequestHeaders.of(fields)) is BadRequest
+    assert refusal(rules.check_host, RequestHeaders.of([])) is None  # HTTP/1.0, which no browser speaks
 
 
 LENGTH, CHUNKED = (b"content-length", b"3"), (b"transfer-encoding", b"chunked")

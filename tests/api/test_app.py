@@ -13,6 +13,7 @@ from hearth.api.dashboard import FILES
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
+from tests.support.cases import for_each
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
 JSON = {"content_type": "application/json"}
@@ -51,9 +52,9 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-UNKNOWN = words("/nope /llm /llm/ /llm/admin/ /api /api/chat/ /v1/models/ /v1/models/m/ /api/blobs/ /docs /redoc /metrics/")
+UNKNOWN = words("/nope /llm /llm/ /llm/admin/ /api /api/blobs/ /docs /redoc /v1/models/ /v1/models/m/ /metrics/ //nope //evil.test/x")
 ODD = (
-    *words("//api/chat /api//chat /api/chat;x /api/./chat /api/../api/chat /API/CHAT api/chat http://localhost/api/chat * /api\\chat"),
+    *words("/api/chat;x /api/./chat /api/../api/chat /API/CHAT api/chat http://localhost/api/chat * /api\\chat"),
     *words("/healthz/../llm/queue/status /healthz;/llm/queue/status /v1/models/../../api/pull"),
     "/api/chat\x00",
     "/api/chat\n",
@@ -103,6 +104,47 @@ async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_wi
     preflight = await FakeGateway().ask("OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST")
     assert not any(name.startswith("access-control") for name in preflight.headers)
     assert keyed.worker.submitted == keyed.backend.calls == []
+
+
+@for_each(
+    ("method", "target", "status", "location"),
+    [
+        ("POST", "/api/chat/", 307, "/api/chat"),  # as captured
+        ("POST", "//api/chat", 307, "/api/chat"),
+        ("POST", "/api//chat//?a=//b/", 307, "/api/chat?a=//b/"),
+        ("POST", "///v1/chat/completions", 307, "/v1/chat/completions"),
+        ("GET", "/v1/models/", 301, "/v1/models"),
+        ("GET", "//v1/models", 307, "/v1/models"),
+        ("GET", "/v1/models/a%2fb:1/", 301, "/v1/models/a%2fb:1"),
+        ("HEAD", "/api/tags/", 307, "/api/tags"),
+        ("GET", "//", 307, "/"),
+        ("GET", "/llm/queue/status/", 301, "/llm/queue/status"),
+        ("GET", "/healthz/", 301, "/healthz"),
+    ],
+)
+async def test_a_slash_too_many_is_redirected_as_in_ollama_for_whoever_may_use_the_address(keyed, method, target, status, location):
+    got = await keyed.ask(method, target, CHAT, key=LOW_KEY, **JSON)
+    assert (got.status, got.headers.get("location"), got.body) == (status, location, b"")
+    if location != "/healthz":
+        assert (await keyed.ask(method, target, CHAT, **JSON)).status == 401
+    assert (await keyed.ask("PATCH", target, CHAT, key=LOW_KEY, **JSON)).status == 404
+    assert keyed.worker.submitted == keyed.backend.calls == []
+
+
+async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
+    for path in ("//evil.test/api/chat", "/\\evil.test/", "//evil.test/..", "/api/./chat/", "/api/chat/;x/"):
+        got = await keyed.ask("POST", path, CHAT, key=ADMIN_KEY, **JSON)
+        assert (got.status, "location" in got.headers) == (404, False), path
+    assert (await keyed.ask("POST", "/api/pull/", CHAT, key=LOW_KEY, **JSON)).status == 403
+
+
+async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(keyed):
+    for path in ("/healthz", "/readyz"):
+        assert (await keyed.ask("GET", path, key=LOW_KEY, host="10.0.0.9:8411")).status == 200
+        assert (await keyed.ask("GET", path, key=LOW_KEY, host="some.name")).status == 200
+    assert (await keyed.ask("GET", "/llm/health", key=LOW_KEY, host="some.name")).status == 421
+    assert (await FakeGateway().ask("GET", "/healthz", host="some.name")).status == 200
+    assert (await FakeGateway().ask("GET", "/llm/health", host="10.0.0.9")).status == 421
 
 
 async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answer_says_how(gateway):

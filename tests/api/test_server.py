@@ -97,6 +97,15 @@ async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_le
     assert (unchanged[:13], b"content-length" in unchanged) == (b"HTTP/1.1 304 ", False)
 
 
+@for_each("path", [b"/healthz", b"/llm/health"])
+async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
+    assert (await answer_to(url, b"GET %b HTTP/1.0\r\n\r\n" % path)).startswith(b"HTTP/1.1 200 ")
+    for hosts in (b"Host: localhost\r\nHost: localhost\r\n", b"Host:\r\n"):
+        status = b"HTTP/1.1 200 " if path == b"/healthz" and hosts == b"Host:\r\n" else b"HTTP/1.1 400 "
+        assert (await answer_to(url, b"GET %b HTTP/1.0\r\n%b\r\n" % (path, hosts))).startswith(status)
+    assert (await answer_to(url, b"GET %b HTTP/1.1\r\n\r\n" % path)).startswith(b"HTTP/1.1 400 ")
+
+
 # Callers who stay and callers who leave.
 
 

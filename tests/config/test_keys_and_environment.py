@@ -22,7 +22,7 @@ SHORT = "15_characters_x"
 ENVIRON = {"K": SECRET, "EMPTY": "", "BROKEN": "two\nlines", "SPACED": f"{SECRET} x", "SHORT": SHORT, "ENOUGH": f"{SHORT}!", "BOX": "gpu"}
 BEYOND = ("0.0.0.0", "::", "192.168.1.5", "gpu-box.lan", "127.0.0.1.example.org")
 BAD_URLS = ("ftp://host/x", "host/x", "https:///x", "https://host/ x", "https://ho\u017ft/x", "https://host:0/", "//host")
-PLACES = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret and the URLs of alerts"
+PLACES = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret, server.allowed_hosts and the URLs of alerts"
 
 
 def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_together() -> None:
@@ -34,6 +34,35 @@ def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_tog
     assert settings.ollama.url == "http://gpu:11"
 
 
+@for_each(
+    ("text", "path", "value"),
+    [
+        ("ollama: {url: 'http://${HOST:-gpu}:${PORT:-11434}'}", "ollama.url", "http://gpu:11434"),
+        ("ollama: {url: 'http://${BOX:-other}:1'}", "ollama.url", "http://gpu:1"),
+        ("ollama: {url: 'http://${EMPTY:-other}:1'}", "ollama.url", "http://other:1"),
+        ("alerts: {webhook_url: '${HOOK:-}'}", "alerts.webhook_url", ""),
+        ("cloud: {api_key: '${LOST:-}'}", "cloud.api_key", ""),
+        ("server: {allowed_hosts: ['${BOX}', '${HOST:-}', '*.${ZONE:-lan}', b]}", "server.allowed_hosts", ("gpu", "", "*.lan", "b")),
+    ],
+)
+def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, value: object) -> None:
+    held: Any = settings_of(text, **ENVIRON)
+    for step in path.split("."):
+        held = getattr(held, step)
+    assert held == value
+
+
+def test_a_key_whose_variable_is_optional_and_not_set_opens_nothing_and_is_noted() -> None:
+    entries = "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, {name: c, key: '${K:-}'}]"
+    config = parse_config(f"auth: {{keys: {entries}}}\nserver: {{host: '0.0.0.0'}}", source="f.yaml", environ=ENVIRON)
+    keys = config.settings.auth.keys
+    assert [key.name for key in keys] == ["a", "b", "c"]
+    assert keys[2].sha256 == hashlib.sha256(SECRET.encode()).hexdigest()
+    assert len({key.sha256 for key in keys}) == 3
+    assert [note.partition(":")[0] for note in config.notes] == ["auth.keys[0].key", "auth.keys[1].key"]
+    assert "LOST" in config.notes[0]
+
+
 UNUSABLE_KEYS = [
     ("{name: a}", "sha256: is missing: give sha256, or key: ${NAME}"),
     (f"{{name: a, sha256: '{DIGEST}', key: '${{K}}'}}", "key: give either sha256 or key, not both"),
@@ -43,6 +72,7 @@ UNUSABLE_KEYS = [
     ("{name: a, key: '${BROKEN}'}", "key: the environment variable BROKEN contains a character"),
     ("{name: a, key: '${SHORT}'}", "key: the environment variable SHORT has fewer than 16 characters"),
     ("{name: a, key: 5}", "key: must be ${NAME}"),
+    ("{name: a, key: '${LOST:-0123456789abcdef}'}", "key: must be ${NAME}"),
     (f"{{sha256: '{DIGEST}'}}", "name: is missing"),
     (f"{{name: several, sha256: '{DIGEST}'}}", "name: must not be several"),
     (f"{{name: a, sha256: '{DIGEST}', lane: vip}}", "lane: must be 'internal' or 'external'"),
@@ -57,6 +87,9 @@ UNUSABLE_KEYS = [
         ("ollama: {url: 'http://${LOST}'}", "ollama.url: the environment variable LOST is not set; set it, or write the value itself"),
         ("gpu: {home_model: '${BOX}'}", f"gpu.home_model: `${{...}}` is replaced only in {PLACES}"),
         ("ollama: {url: 'http://a/${b'}", "ollama.url: contains `${` without"),
+        ("ollama: {url: 'http://${A:-${BOX}}'}", "ollama.url: contains `${` without"),
+        ("cloud: {api_key: '${LOST:-sk-ant-clear}'}", "cloud.api_key: must be ${NAME}, to keep the key out of this file"),
+        ("server: {allowed_hosts: ['*']}", "server.allowed_hosts: `*` needs auth.keys"),
         ("cloud: {api_key: sk-ant-clear}", "cloud.api_key: must be ${NAME}, to keep the key out of this file"),
         ("cloud: {api_key: '${MISSING}'}", "cloud.api_key: the environment variable MISSING is not set"),
         ("cloud: {api_key: '${SPACED}'}", "cloud.api_key: contains a character that HTTP headers do not allow"),

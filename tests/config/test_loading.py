@@ -84,6 +84,10 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("priority_map: {a: 0}", "priority_map.a: must be critical, normal or background"),
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
         ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
+        *(
+            (f"server: {{allowed_hosts: ['{name}']}}", "server.allowed_hosts[0]: must be a host name or an IP address, without port")
+            for name in ("gpu*", "*.a.*", "a.*", "*.", "**", "*.lan:80")
+        ),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a GPU in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),

@@ -66,7 +66,9 @@ class Transcript:
             named.setdefault("Content-Type", "application/json")
         if key is not None:
             named["x-api-key"] = key
-        async with asyncio.timeout(WITHIN_S), self._session.request(method, self.gateway.url + path, data=data, headers=named) as answer:
+        url = self.gateway.url + path
+        asking = self._session.request(method, url, data=data, headers=named, allow_redirects=False)
+        async with asyncio.timeout(WITHIN_S), asking as answer:
             assert begun is None or answer.status == 200, await answer.text()
             text = bytearray()
             async for chunk in answer.content.iter_any():

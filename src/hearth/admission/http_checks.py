@@ -5,13 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import field
+from ipaddress import IPv4Address, IPv6Address
 
 from hearth.config.settings import ServerSettings
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia, UpgradeRefused
 from hearth.types import Headers, value
 
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
+_OWN_NAMES = frozenset(
+    [
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "host.docker.internal",
+        "host.containers.internal",
+    ]
+)
+"""Loopback, and what a container calls the machine that it runs on; nobody can register them."""
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+"""Listened on, but no address of anything."""
 _HOST_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 _HOST = re.compile(r"(\[[^\]]*\]?|(?!\[)[^:]*)(:[0-9]+)?")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -55,29 +66,63 @@ class RequestHeaders:
 class HostRules:
     """The names of this gateway, one of them the `host` that it listens on, and the origins whose pages may use its model APIs."""
 
-    def __init__(self, host: str, server: ServerSettings) -> None:
-        names = [name.lower() for name in (host, *server.allowed_hosts) if name not in _WILDCARDS]
-        self._names = _LOOPBACK_NAMES.union(f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names)
+    def __init__(self, host: str, server: ServerSettings, *, has_keys: bool = False) -> None:
+        names = {_as_in_host(name) for name in server.allowed_hosts if name}
+        if host not in _EVERYWHERE:
+            names.add(_as_in_host(host))
+        self._names = _OWN_NAMES | names
+        self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
+        self._has_keys = has_keys
         patterns = (re.escape(each).replace(r":\*", r":[0-9]{1,5}").replace(r"\*", "[^/@:]+") for each in server.allowed_origins)
         self._origins = re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)")
 
     def check_host(self, headers: RequestHeaders) -> None:
-        """Raises BadRequest without exactly one well-formed Host, HostNotAllowed for one that is not ours; any port will do."""
+        """Raises BadRequest for a malformed Host, HostNotAllowed for one not ours; any port will do.
+
+        Without one comes only HTTP/1.0, which load balancers speak, but no browser.
+        """
+        if b"host" not in headers.values:
+            return
         host = headers.text(b"host").lower()
         if not host or b"host" in headers.repeated:
             raise BadRequest("send exactly one Host header")
         found = _HOST.fullmatch(host)
         if found is None:
             raise BadRequest("the Host header is malformed")
-        name = found[1]
-        if name not in self._names and not (name.endswith(".localhost") and _HOST_CHARACTERS.issuperset(name)):
-            raise HostNotAllowed(f'the host "{name[:100]}" is not allowed; the owner can add it to server.allowed_hosts')
+        if not self._knows(found[1].removesuffix(".")):
+            remedy = "the owner can add it to server.allowed_hosts"
+            raise HostNotAllowed(f'the host "{found[1][:100]}" is not allowed; {remedy}')
+
+    def _knows(self, name: str) -> bool:
+        if name in self._names or "*" in self._names:
+            return True
+        if name.endswith(self._suffixes) and not name.startswith("."):
+            return _HOST_CHARACTERS.issuperset(name)
+        # No DNS server can make an address lead elsewhere. Without keys only this machine may call,
+        # and the names above are enough for it.
+        return self._has_keys and _is_address(name)
 
     def admits_origin(self, headers: RequestHeaders) -> bool:
         """Whether a page asks whose origin is one of `server.allowed_origins`."""
         if b"origin" not in headers.values or b"origin" in headers.repeated:
             return False
         return self._origins.fullmatch(headers.text(b"origin").lower()) is not None
+
+
+def _as_in_host(name: str) -> str:
+    name = name.lower().removesuffix(".")
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        if name.startswith("["):
+            IPv6Address(name[1:-1])
+        else:
+            IPv4Address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_framing(headers: RequestHeaders) -> None:
@@ -109,7 +154,7 @@ def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False
         return
     scheme, _, authority = headers.text(b"origin").lower().partition("://")
     own = scheme in ("http", "https") and authority == headers.text(b"host").lower()
-    if not own or b"origin" in headers.repeated:
+    if not own or not authority or b"origin" in headers.repeated:
         raise Forbidden("requests from pages of another origin are not allowed")
 
 

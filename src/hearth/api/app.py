@@ -13,7 +13,7 @@ from hearth.admission.http_checks import HostRules, check_framing, check_media, 
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import PATH_SHOWN, Bodies, Body, ErrorResponder, Receive, Request, Scope, Send, request_of
-from hearth.api.routes import Access, Address, Routes
+from hearth.api.routes import PROBED, Access, Address, Routes
 from hearth.clock import new_id
 from hearth.config.settings import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -45,7 +45,7 @@ class HearthApp:
 
     def _use(self, config: GatewayConfig) -> None:
         self._config = config
-        self._hosts = HostRules(self._host, config.settings.server)
+        self._hosts = HostRules(self._host, config.settings.server, has_keys=bool(config.settings.auth.keys))
         self._keyring = Keyring(config.settings.auth)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -61,7 +61,8 @@ class HearthApp:
         if self._config is not self._gateway.config:  # a configuration is replaced as a whole
             self._use(self._gateway.config)
         try:
-            self._hosts.check_host(request.headers)
+            if request.path not in PROBED:
+                self._hosts.check_host(request.headers)
             check_framing(request.headers)
             check_upgrade(request.headers)
             address = self.routes.find(request)

@@ -220,7 +220,9 @@ class HttpConnection(HttpToolsProtocol):
         fields, values = self.headers, dict(self.headers)
         if _HIDDEN_UPGRADE in values:
             fields = [(b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in fields]
-        if [name for name, _ in fields].count(b"host") != 1:
+        hosts = [name for name, _ in fields].count(b"host")
+        # HTTP/1.0 knows no Host, and the probes of load balancers speak it.
+        if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
             raise httptools.HttpParserError("send exactly one Host header")
         # `http://another/host` would go past the check of Host.
         if not self.url.startswith(b"/") or b"#" in self.url or self.parser.should_upgrade():

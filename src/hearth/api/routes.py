@@ -62,6 +62,8 @@ class Address:
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
+PROBED = frozenset({"/healthz", "/readyz"})
+"""What load balancers ask, by whatever name they have for a machine."""
 _UNKNOWN, _UNKNOWN_ADMIN = Address(), Address(access="admin")
 
 
@@ -162,15 +164,34 @@ class Routes:
     def find(self, request: Request) -> Address:
         """The address that a request is for, without handlers where there is none."""
         path = request.path
-        if not is_odd(path, request.target):
-            if path in ("/", "/llm/queue/status") and dashboard.wants_page(request):
-                return self._page
-            if path in self.addresses:
-                return self.addresses[path]
-            found = next((address for pattern, address in self._patterns if pattern.match(path)), None)
-            if found is not None and not path.endswith("/"):
-                return found
+        if path in ("/", "/llm/queue/status") and dashboard.wants_page(request):
+            return self._page
+        found = self._known(path, request.target) or self._redirected(request)
+        if found is not None:
+            return found
         return _UNKNOWN_ADMIN if path.startswith(_ADMIN_PREFIX) else _UNKNOWN
+
+    def _known(self, path: str, target: str) -> Address | None:
+        if is_odd(path, target):
+            return None
+        if path in self.addresses:
+            return self.addresses[path]
+        matching = (address for pattern, address in self._patterns if pattern.match(path))
+        return None if path.endswith("/") else next(matching, None)
+
+    def _redirected(self, request: Request) -> Address | None:
+        """The address with a slash less, for whoever may use it; it answers with a redirect."""
+        path, (asked, mark, query) = _without_slashes(request.path), request.target.partition("?")
+        target = _without_slashes(asked)
+        if target == asked or not asked.startswith("/"):
+            return None
+        found = self._known(path, target)
+        if found is None or request.method not in found.handlers:
+            return None
+        # As in Ollama: Go's mux takes out double slashes, gin the one at the end of a path.
+        permanent = request.method == "GET" and "//" not in asked
+        redirect = partial(_redirect, status=301 if permanent else 307, to=target + mark + query)
+        return replace(found, handlers={request.method: redirect})
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
@@ -193,6 +214,16 @@ def _handler_of(route: Callable[[], APIRoute]) -> Handler:
         await AsyncExitStackMiddleware(route().app)({**scope, **parameters, **own}, request.receive, request.answer.raw)
 
     return handle
+
+
+def _without_slashes(path: str) -> str:
+    return "/" + "/".join(filter(None, path.split("/")))
+
+
+async def _redirect(request: Request, caller: Identity, body: Body, *, status: int, to: str) -> None:
+    del caller, body
+    own = (b"x-request-id", request.request_id.encode("ascii"))
+    await request.answer.whole(status, ((b"location", to.encode("latin-1")), own), b"")
 
 
 def is_odd(path: str, target: str) -> bool:

@@ -203,6 +203,17 @@ def _listen_host(text: str) -> str:
     return text
 
 
+def _allowed_host(text: str) -> str:
+    return _listen_host(text[1:-1] if text.startswith("[") and text.endswith("]") else text)
+
+
+def _host_pattern(text: str) -> str:
+    """A wildcard stands for whole labels only: `gpu*` would admit `gpu.evil.example`."""
+    if text not in ("", "*"):
+        _allowed_host(text.removeprefix("*."))
+    return text
+
+
 def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
@@ -256,10 +267,11 @@ HttpUrl = Annotated[Text, AfterValidator(http_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
 WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
 ListenHost = Annotated[Text, AfterValidator(_listen_host)]
-AllowedHost = Annotated[
-    Text, AfterValidator(lambda text: _listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text))
-]
+AllowedHost = Annotated[Text, AfterValidator(_allowed_host)]
 """As it stands in a Host header, without the port."""
+HostPattern = Annotated[Text, AfterValidator(_host_pattern)]
+"""The same; `*.` at its beginning stands for one or more labels, `*` alone for every host. Empty is
+none: an optional variable that is not set."""
 Origin = Annotated[
     Text,
     _matching(

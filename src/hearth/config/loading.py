@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pydantic
 
-from hearth.config.document import Document, KeyPath, Problem, complaints, config_error
+from hearth.config.document import Document, KeyPath, Problem, complaints, config_error, dotted
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -26,10 +26,13 @@ from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, Lane
 
 DEFAULT_PATH = Path("config/llm_gateway.yaml")
 MAX_DOCUMENT_BYTES = 256 * 1024
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}", re.ASCII)
+_SECRET_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?\}", re.ASCII)
+"""A default other than nothing would be the secret itself, in the file."""
 _CLOUD_KEY = ("cloud", "api_key")
 _REPLACED_IN = {
     ("ollama", "url"),
+    ("server", "allowed_hosts"),
     _CLOUD_KEY,
     ("cloud", "base_url"),
     ("alerts", "discord_webhook_url"),
@@ -37,6 +40,8 @@ _REPLACED_IN = {
     ("alerts", "ntfy_url"),
     ("jobs", "webhooks", "secret"),
 }
+_REPLACED_KEYS = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret"
+_REPLACED_TEXT = f"{_REPLACED_KEYS}, server.allowed_hosts and the URLs of alerts"
 _OLD_NAMES = {("scheduling", "timezone"): "time_zone", ("cloud", "daily_cloud_external_usd"): "daily_external_usd"}
 _UNKNOWN_DIGEST = "0" * 64
 
@@ -82,8 +87,8 @@ def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = 
     """The configuration in a text that problems call `source`. Raises ConfigError with every problem: `source:line: path: what to do`."""
     document = Document(text.removeprefix("\ufeff"), source=source)
     problems = document.problems
-    value = _from_environment((), document.value, os.environ if environ is None else environ, problems)
-    value, notes = _renamed(value)
+    variables = _Variables(os.environ if environ is None else environ, problems)
+    value, notes = _renamed(variables.put_into((), document.value))
     settings = Settings()
     if not isinstance(value, dict):
         problems.append(Problem((), "must be a mapping of sections such as `queue:`; write `{}` to use all defaults"))
@@ -95,7 +100,7 @@ def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = 
     _add(_cross_problems(value), problems)
     if problems:
         raise config_error(source, problems, document.lines)
-    return GatewayConfig(settings=settings, notes=notes)
+    return GatewayConfig(settings=settings, notes=(*variables.notes, *notes))
 
 
 def _add(found: Iterable[Problem], problems: list[Problem]) -> None:
@@ -104,53 +109,77 @@ def _add(found: Iterable[Problem], problems: list[Problem]) -> None:
     problems += [each for each in found if each.path not in places]
 
 
-def _from_environment(path: KeyPath, value: object, environ: Mapping[str, str], problems: list[Problem]) -> object:
-    """The document with every reference replaced and every `key` of `auth.keys` turned into its `sha256`."""
-    if path[:2] == ("auth", "keys") and len(path) == 3 and isinstance(value, dict):
-        value = _hashed(path, value, environ, problems)
-    if isinstance(value, dict):
-        return {key: _from_environment((*path, key), each, environ, problems) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_from_environment((*path, index), each, environ, problems) for index, each in enumerate(value)]
-    return _replaced(path, value, environ, problems) if isinstance(value, str) else value
+class _Variables:
+    """Puts the environment's variables in place of `${NAME}`, and digests in place of keys."""
 
+    def __init__(self, environ: Mapping[str, str], problems: list[Problem]) -> None:
+        self.notes: list[str] = []
+        self._environ = environ
+        self._problems = problems
 
-def _replaced(path: KeyPath, text: str, environ: Mapping[str, str], problems: list[Problem]) -> str:
-    if path == _CLOUD_KEY and text and _REFERENCE.fullmatch(text) is None:
-        problems.append(Problem(path, "must be ${NAME}, to keep the key out of this file"))
-        return ""
-    if "${" not in text:
-        return text
-    if path not in _REPLACED_IN:
-        where = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret and the URLs of alerts"
-        problems.append(Problem(path, f"`${{...}}` is replaced only in {where}; write the value itself"))
-        return text
-    missing = [name for name in _REFERENCE.findall(text) if not environ.get(name)]
-    problems += [Problem(path, f"the environment variable {name} is not set; set it, or write the value itself") for name in missing]
-    if "${" in _REFERENCE.sub("", text):
-        problems.append(Problem(path, "contains `${` without a variable name; write `${NAME}`"))
-    return _REFERENCE.sub(lambda match: environ.get(match.group(1), ""), text)
+    def put_into(self, path: KeyPath, value: object) -> object:
+        """The value at a path of the document with every reference replaced."""
+        if path[:2] == ("auth", "keys") and len(path) == 3 and isinstance(value, dict):
+            value = self._hashed(path, value)
+        if isinstance(value, dict):
+            return {key: self.put_into((*path, key), each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.put_into((*path, index), each) for index, each in enumerate(value)]
+        return self._replaced(path, value) if isinstance(value, str) else value
 
+    def _replaced(self, path: KeyPath, text: str) -> str:
+        if path == _CLOUD_KEY and text and _SECRET_REFERENCE.fullmatch(text) is None:
+            problem = "must be ${NAME}, to keep the key out of this file"
+            self._problems.append(Problem(path, problem))
+            return ""
+        if "${" not in text:
+            return text
+        if tuple(step for step in path if isinstance(step, str)) not in _REPLACED_IN:
+            problem = f"`${{...}}` is replaced only in {_REPLACED_TEXT}; write the value itself"
+            self._problems.append(Problem(path, problem))
+            return text
+        if "${" in _REFERENCE.sub("", text):
+            problem = "contains `${` without a variable name; write `${NAME}` or `${NAME:-DEFAULT}`"
+            self._problems.append(Problem(path, problem))
+        return _REFERENCE.sub(lambda match: self._value_of(path, match[1], match[2]), text)
 
-def _hashed(path: KeyPath, entry: dict[str, object], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, object]:
-    """An entry of `auth.keys` with a digest in place of a key."""
-    if "key" in entry and "sha256" in entry:
-        problems.append(Problem((*path, "key"), "give either sha256 or key, not both"))
-    elif "key" not in entry and "sha256" not in entry:
-        text = "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
-        problems.append(Problem((*path, "sha256"), text))
-    if "key" not in entry:
-        return entry
-    rest = {name: value for name, value in entry.items() if name != "key"}
-    reference = entry["key"]
-    match = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
-    if match is None:
-        problems.append(Problem((*path, "key"), "must be ${NAME}, to keep the key out of this file; or give its sha256 instead"))
-        return {"sha256": _UNKNOWN_DIGEST} | rest
-    content = environ.get(match.group(1), "")
-    if problem := _key_problem(content):
-        problems.append(Problem((*path, "key"), f"the environment variable {match.group(1)} {problem}"))
-    return {"sha256": hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()} | rest
+    def _value_of(self, path: KeyPath, name: str, default: str | None) -> str:
+        value = self._environ.get(name) or default
+        if value is None:
+            remedy = "set it, or write the value itself"
+            problem = f"the environment variable {name} is not set; {remedy}"
+            self._problems.append(Problem(path, problem))
+        return value or ""
+
+    def _hashed(self, path: KeyPath, entry: dict[str, object]) -> dict[str, object]:
+        """An entry of `auth.keys` with a digest in place of a key."""
+        if "key" in entry and "sha256" in entry:
+            self._problems.append(Problem((*path, "key"), "give either sha256 or key, not both"))
+        elif "key" not in entry and "sha256" not in entry:
+            text = "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
+            self._problems.append(Problem((*path, "sha256"), text))
+        if "key" not in entry:
+            return entry
+        rest = {name: value for name, value in entry.items() if name != "key"}
+        return {"sha256": self._digest_of((*path, "key"), entry["key"])} | rest
+
+    def _digest_of(self, path: KeyPath, reference: object) -> str:
+        match = _SECRET_REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+        if match is None:
+            text = "must be ${NAME}, to keep the key out of this file; or give its sha256 instead"
+            self._problems.append(Problem(path, text))
+            return _UNKNOWN_DIGEST
+        name, is_optional = match.groups()
+        key = self._environ.get(name, "")
+        if not key and is_optional:
+            text = f"the environment variable {name} is not set, so nobody has this key"
+            self.notes.append(f"{dotted(path)}: {text}")
+            # No key has this digest. Without the entry, a file whose only key is not set would
+            # let everybody on this machine in.
+            return f"{path[2]:064x}"
+        if problem := _key_problem(key):
+            self._problems.append(Problem(path, f"the environment variable {name} {problem}"))
+        return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _key_problem(key: str) -> str | None:
@@ -186,6 +215,10 @@ def _cross_problems(document: object) -> Iterator[Problem]:
     host = _at(document, "server", "host")
     if isinstance(host, str) and (exposed := exposure_problem(host, has_keys=bool(keys))):
         yield Problem(("server", "host"), exposed)
+    hosts = _at(document, "server", "allowed_hosts")
+    if isinstance(hosts, list) and "*" in hosts and not keys:
+        text = "`*` needs auth.keys: without them, a web page could reach Hearth under its own name"
+        yield Problem(("server", "allowed_hosts"), text)
     for field, remedy in (("name", "every key needs a name of its own"), ("sha256", "every caller needs a key of its own")):
         first: dict[str, int] = {}
         for index, entry in enumerate(keys):

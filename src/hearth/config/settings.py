@@ -86,8 +86,10 @@ class ServerSettings(Section):
     """Address to listen on. Anything but loopback requires `auth.keys`."""
     port: Annotated[fields.Integer, Field(ge=1, le=65_535), RESTART] = 8411
     """Port to listen on."""
-    allowed_hosts: fields.Items[fields.AllowedHost] = ()
-    """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`."""
+    allowed_hosts: fields.Items[fields.HostPattern] = ()
+    """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`,
+    `*.home.arpa`, or with keys `*` for all. Addresses need no entry if there are keys. `${NAME}` is read
+    from the environment."""
     allowed_origins: fields.Items[fields.Origin] = ()
     """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`, `http://localhost:*` or `vscode-webview://*`.
     They cannot use Hearth's own pages and commands."""
@@ -171,8 +173,9 @@ def _allow_key(schema: dict[str, Any]) -> None:
     """In the file a key from the environment may stand in place of its digest; it is hashed before the settings are made."""
     schema["properties"]["key"] = {
         "type": "string",
-        "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$",
-        "description": "Instead of `sha256`: the key itself, as `${NAME}` from the environment, 16 characters or more. hot",
+        "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}$",
+        "description": "Instead of `sha256`: the key itself, as `${NAME}` from the environment, 16 characters or more. "
+        "`${NAME:-}` may be unset; then nobody has the key. hot",
     }
     schema["required"] = ["name"]
     schema["oneOf"] = [{"required": ["sha256"]}, {"required": ["key"]}]

@@ -170,9 +170,7 @@ def _max_tokens(route: Route, body: Body) -> int | None:
         limit = body.map("options").get("num_predict")
         return int(limit) if _is_number(limit) and limit >= 0 else None
     given = body.integer(route.limit_field)
-    if given == 0:
-        raise BadRequest(f"Invalid '{route.limit_field}': integer below minimum value. Expected a value >= 1, but got 0 instead.")
-    return given if given is not None and given > 0 else None
+    return given if given is not None and given > 0 else None  # Ollama reads 0 as no limit
 
 
 def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | None) -> tuple[JsonObject, list[str]]:
