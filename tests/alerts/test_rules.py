@@ -62,6 +62,16 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
     (ev.ConfigReloaded, {}, ["config_rejected ends: A valid configuration is in force."]),
     (ev.StorageFailed, {}, ["storage_failed begins, error: The request log cannot be written (word). Requests continue."]),
     (ev.StorageRecovered, {}, ["storage_failed ends: The request log can be written again. 3 entries were lost."]),
+    (
+        ev.WalDamaged,
+        {},
+        ["wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read: what was stored last is lost,"],
+    ),
+    (
+        ev.WalDamaged,
+        {"certain": False, "copy": ""},
+        ["wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read; they may be a commit that a power"],
+    ),
     (ev.ClockDoubted, {"ahead_s": 864_000.0}, ["clock_doubted begins: The clock jumped ahead by 10 days."]),
     (ev.ClockConfirmed, {}, ["clock_doubted ends: The clock is trusted again; old entries are deleted."]),
     (ev.DiskRanLow, {}, ["disk_low begins: The disk of the log has 1 MiB left; 1 MiB is the limit set."]),

@@ -125,6 +125,11 @@ NOW = time.time()
         (check_status({"backend": {"up": False}}), ["FAIL it cannot reach its model server"]),
         (check_status({"backend": {"up": True, "emulator": True}}), ["FAIL the emulator answers: texts are made up"]),
         (check_status({"storage": {"clock_in_doubt": True}}), ["warn it jumped ahead, so no old data is deleted"]),
+        (
+            check_status({"storage": {"wal_frames_unreadable": 3, "damaged_copy": "hearth.db.damaged-1"}}),
+            ["warn 3 frames could not be read at the start; hearth.db.damaged-1 is kept"],
+        ),
+        (check_status({"storage": {"wal_frames_unreadable": 0, "damaged_copy": None}}), []),
         (check_status({"config": {"problems": ["a:1: x"]}}), ["FAIL the configuration was refused, the old one is in force: a:1: x"]),
         (check_status({"config": {"restart_pending": ["server.port"]}}), ["warn settings wait for a restart: server.port"]),
         (check_status({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}), ["warn alert gpu_lost"]),

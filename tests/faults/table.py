@@ -119,8 +119,8 @@ F-54 [storage, worker] the file becomes read-only, moves away or loses its direc
 F-55 [dst, reliability, storage] an I/O error at the first, second, ... operation -> no acknowledged row is lost or doubled, whichever it
     is
 F-56 [storage] a sync fails -> the connection is not trusted any more: opened anew, the file checked
-F-57 [storage] a damaged page, a cut or lost write-ahead log, an empty file, another version, no database at all -> refused with what to
-    do, and left alone
+F-57 [storage] a damaged page or schema, an empty file, another version, no database at all -> refused with what to do, and left alone;
+    a damaged, cut or lost write-ahead log -> what was committed and cannot be read is counted and reported, and both files are kept
 F-58 [storage] each commit takes long -> the loop goes on; everything that waits shares the next sync
 F-59 [storage] a task is cancelled in the middle of a statement -> the statement finishes or rolls back as one
 F-60 [storage] the owner copies the live file or looks in with a shell -> a backup is whole, nobody is disturbed

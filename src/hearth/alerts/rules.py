@@ -118,9 +118,14 @@ def _ends(kind: AlertType, text: Text) -> Rule:
     return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=_said(text, event)),)
 
 
-def _happens(kind: AlertType, text: Text, subject: str = "") -> Rule:
+def _happens(kind: AlertType, text: Text, subject: str = "", severity: Severity = Severity.WARNING) -> Rule:
     """Something without an end; `subject` names the field that says whom it is about."""
-    return lambda event: (Alert(type=kind, subject=str(getattr(event, subject)) if subject else "", at=event.at, text=_said(text, event)),)
+
+    def rule(event: Any) -> tuple[Alert, ...]:  # noqa: ANN401 - of the kind that the text is for
+        about = str(getattr(event, subject)) if subject else ""
+        return (Alert(type=kind, subject=about, at=event.at, severity=severity, text=_said(text, event)),)
+
+    return rule
 
 
 def _is_loaded(model: str, at: float) -> Alert:
@@ -196,6 +201,15 @@ def _ahead(event: events.ClockDoubted) -> str:
     return f"The clock jumped ahead by {event.ahead_s / 86_400:.0f} days. {until}"
 
 
+def _wal_damaged(event: events.WalDamaged) -> str:
+    lost = f"{event.unreadable_frames} frames at the end of the database's write-ahead log could not be read"
+    if event.certain:
+        lost += ": what was stored last is lost, accepted jobs perhaps among it."
+    else:
+        lost += "; they may be a commit that a power cut broke off, and then nothing is lost."
+    return f"{lost} A copy is kept beside the database. Check the disk." if event.copy else f"{lost} Check the disk."
+
+
 def _writable(event: events.StorageRecovered) -> str:
     return f"The request log can be written again.{f' {event.dropped} entries were lost.' if event.dropped else ''}"
 
@@ -227,6 +241,7 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
     events.StorageFailed: _begins(AlertType.STORAGE_FAILED, "The request log cannot be written ({reason}). Requests continue."),
     events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
+    events.WalDamaged: _happens(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
     events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, Severity.WARNING),
     events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."),
     events.DiskRanLow: _begins(

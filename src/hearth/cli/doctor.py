@@ -304,6 +304,9 @@ def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding("FAIL", "gateway", "it cannot reach its model server", "see the line about Ollama")
     if part(status, "storage").get("clock_in_doubt") is True:
         yield Finding("warn", "clock", "it jumped ahead, so no old data is deleted", "hearth admin confirm-clock")
+    if frames := part(status, "storage").get("wal_frames_unreadable"):
+        kept = text(part(status, "storage"), "damaged_copy") or "nothing"
+        yield Finding("warn", "store", f"{frames} frames could not be read at the start; {kept} is kept", "see docs/storage.md")
     config = part(status, "config")
     for problem in texts(config, "problems"):
         yield Finding("FAIL", "gateway", f"the configuration was refused, the old one is in force: {problem}", "hearth config check")

@@ -81,6 +81,7 @@ class AlertType(StrEnum):
     CLOUD_DOWN = "cloud_down", "Claude refuses requests", "Anthropic rejects the key or the account"
     CONFIG_REJECTED = "config_rejected", "Configuration rejected", "the configuration file has a mistake"
     STORAGE_FAILED = "storage_failed", "Request log cannot be written", "the request log cannot be written"
+    WAL_DAMAGED = "wal_damaged", "Database damaged", "at start, a part of the database's write-ahead log could not be read"
     CLOCK_DOUBTED = "clock_doubted", "Clock may be wrong", "the clock jumped ahead; old data is kept until you confirm it"
     DISK_LOW = "disk_low", "Disk nearly full", "the disk of the database has less than alerts.disk_free_warning_mib free"
     LOOP_LAG = "loop_lag", "Hearth was blocked", "Hearth was blocked for alerts.loop_lag_warning_s or longer"

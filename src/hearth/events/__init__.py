@@ -196,6 +196,18 @@ class StorageRecovered(Event):
     dropped: int
 
 
+class WalDamaged(Event, level=WARNING):
+    """At start, frames of the database's write-ahead log could not be read. Fields: `unreadable_frames`: that were committed, behind
+    the last commit that could be read; `readable_frames`: up to that; `certain`: false where they may be a commit that a power cut
+    broke off, which nobody was told of; `copy`: the file that keeps the database as it was found, with its log beside it.
+    """
+
+    unreadable_frames: int
+    readable_frames: int
+    certain: bool
+    copy: str
+
+
 class OwnerWarned(Event, level=WARNING):
     """Something the owner should change, found at start: another Hearth schedules the same Ollama, or other users can read the
     directory of `storage.path`.

@@ -192,6 +192,11 @@ _ALL = (
         "Rows lost because the database could not be written for too long.",
         at="storage.dropped",
     ),
+    _gauge(
+        "hearth_store_wal_frames_unreadable",
+        "Frames of the write-ahead log that could not be read at the start.",
+        at="storage.wal_frames_unreadable",
+    ),
     Family("hearth_disk_low", "1 while the disk of the database has less free space than alerts.disk_free_warning_mib.", "gauge"),
 )
 FAMILIES = {each.name: each for each in _ALL}

@@ -5,15 +5,19 @@ Once it is open, only the writer's thread may touch `connection`, `discard` and 
 
 from __future__ import annotations
 
+import filecmp
 import os
+import shutil
 import sqlite3
 from contextlib import ExitStack, closing, suppress
+from itertools import count
 from pathlib import Path
 
 from hearth.clock import Clock
 from hearth.errors import StorageRefused, StorageUnavailable
 from hearth.storage.opening import (
     BUSY_TIMEOUT_S,
+    DATABASE_ERRORS,
     Connect,
     Migrations,
     connect_reader,
@@ -31,6 +35,7 @@ from hearth.storage.opening import (
     sync,
     unavailable,
 )
+from hearth.storage.wal import WalAudit, audit, beside
 from hearth.types import MIB
 
 HEADROOM = 4
@@ -77,6 +82,7 @@ class Database:
     """An open database. The `epoch` numbers this start of the process, and in a row says which process wrote it.
 
     `believed_wall_s` is the latest time that an earlier process took for right; that of this start where there was none.
+    `log_found` is what the last process left in the write-ahead log, and `damaged_copy` where that is kept if it was damaged.
     """
 
     def __init__(self, path: Path, *, reserve_mib: float, busy_timeout_s: float, connect: Connect) -> None:
@@ -85,6 +91,8 @@ class Database:
         self.reserve = Reserve(path, reserve_mib)
         self.epoch = 0
         self.believed_wall_s = 0.0
+        self.log_found = WalAudit()
+        self.damaged_copy: Path | None = None
         self._connect = connect
         self._lock = lock_instance(path)
         self._connection: sqlite3.Connection | None = None
@@ -107,7 +115,7 @@ class Database:
         database = cls(path, reserve_mib=reserve_mib, busy_timeout_s=busy_timeout_s, connect=connect)
         try:
             database._start(shipped_migrations() if migrations is None else migrations, clock)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *DATABASE_ERRORS) as error:
             database.close()
             raise refusal(path, error) from error
         except StorageRefused:
@@ -117,6 +125,7 @@ class Database:
 
     def _start(self, migrations: Migrations, clock: Clock) -> None:
         require_whole(self.path)
+        self._look_at_log()
         try:
             self._prepare(migrations, clock)
         except sqlite3.Error as error:
@@ -124,7 +133,18 @@ class Database:
                 raise
             self.discard()
             self._prepare(migrations, clock)
+        if self.log_found.has_old_commits and self._connection is not None:
+            # A reader in a shell may keep it; then the next start finds them again.
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self.reserve.restore()
+
+    def _look_at_log(self) -> None:
+        """SQLite drops what it cannot read, and its next checkpoint writes over both files."""
+        if not self.path.exists():
+            return
+        self.log_found = audit(self.path)
+        if self.log_found.unreadable:
+            self.damaged_copy = set_aside(self.path)
 
     def _prepare(self, migrations: Migrations, clock: Clock) -> None:
         if not self.path.exists():
@@ -154,7 +174,7 @@ class Database:
                 on_failure.callback(_abandon, connection)
                 make_durable(connection)
                 found = defects(connection)
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 raise unavailable(error) from error
             except StorageRefused as error:
                 raise StorageUnavailable("cannot_open", error.message) from error
@@ -194,6 +214,40 @@ def _abandon(connection: sqlite3.Connection | None) -> None:
             connection.close()
 
 
+def set_aside(path: Path) -> Path | None:
+    """Copy a database and its log to files of new names (0600); None where there is no log.
+
+    One and the same log is copied once. Raises OSError: then there is no copy.
+    """
+    log = beside(path, "-wal")
+    if not log.exists():
+        return None
+    for number in count(1):
+        copy = path.with_name(f"{path.name}.damaged-{number}")
+        copied_log = beside(copy, "-wal")
+        if not copied_log.exists():
+            break
+        if filecmp.cmp(log, copied_log, shallow=False):
+            return copy
+    draft = beside(copy, "-wal.new")
+    try:
+        _copy_bytes(path, copy)
+        _copy_bytes(log, draft)
+        draft.rename(copied_log)  # the copy is complete once its log has its name
+        sync(path.parent)
+    except OSError:
+        for file in (copied_log, draft, copy):
+            file.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def _copy_bytes(source: Path, target: Path) -> None:
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    shutil.copyfile(source, target)
+    sync(target)
+
+
 def copy_into(connection: sqlite3.Connection, target: Path) -> None:
     """Write a compact copy, as of now, to a file that does not exist yet (0600), through a reading connection.
 
@@ -203,7 +257,7 @@ def copy_into(connection: sqlite3.Connection, target: Path) -> None:
     try:
         connection.execute("PRAGMA query_only = OFF")
         connection.execute("VACUUM INTO ?", (str(target),))
-    except sqlite3.Error:
+    except DATABASE_ERRORS:
         target.unlink(missing_ok=True)
         raise
 
@@ -243,7 +297,7 @@ def _copy(path: Path, draft: Path) -> None:
             inspect(path, connection, len(shipped_migrations()))
             copy_into(connection, draft)
         sync(draft)
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise refusal(path, error) from error
     except OSError as error:
         raise StorageRefused(f"{draft} cannot be written: {error.strerror or error}") from error

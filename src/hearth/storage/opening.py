@@ -40,15 +40,23 @@ _SPACE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQL
 """A quota and a file size limit look like write errors, and the index of the WAL says SHMSIZE where it cannot grow."""
 
 
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What a question to a database may raise. A damaged one makes SQLite quote bytes that are no text,
+and Python then raises the latter instead of the error.
+"""
+
+
 def fault_of(error: BaseException) -> StorageFault | None:
     """What a SQLite error says about the store; None where it says something about the statement (a constraint, bad SQL).
 
     Source: https://www.sqlite.org/rescode.html; the low byte of an extended code is its class.
     """
+    if isinstance(error, UnicodeDecodeError):
+        return "corrupt"
     return _FAULTS.get(error.sqlite_errorcode & 0xFF) if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else None
 
 
-def unavailable(error: sqlite3.Error) -> StorageUnavailable:
+def unavailable(error: sqlite3.Error | UnicodeDecodeError) -> StorageUnavailable:
     """The error that callers see for a SQLite error that no statement of theirs has caused."""
     needs_space = getattr(error, "sqlite_errorcode", None) in _SPACE
     return StorageUnavailable(fault_of(error) or "io_error", str(error), needs_space=needs_space)
@@ -215,8 +223,16 @@ def make_durable(connection: sqlite3.Connection) -> None:
 
 
 def defects(connection: sqlite3.Connection) -> str:
-    """What `quick_check` finds wrong, in a few lines; empty for a sound database. Raises sqlite3.Error."""
-    lines = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    """What `quick_check` finds wrong, in a few lines; empty for a sound database.
+
+    Raises one of DATABASE_ERRORS.
+    """
+    connection.text_factory = bytes  # what is damaged is quoted, and need not be text
+    try:
+        rows = connection.execute("PRAGMA quick_check(3)").fetchall()
+    finally:
+        connection.text_factory = str
+    lines = [row[0].decode("utf-8", "replace") for row in rows]
     return "" if lines == ["ok"] else "; ".join(lines)
 
 
@@ -296,7 +312,7 @@ _MESSAGES = {
 _PASSING = frozenset({"disk_full", "locked"})
 
 
-def refusal(path: Path, error: sqlite3.Error | OSError) -> StorageRefused:
+def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError | OSError) -> StorageRefused:
     """What to tell the owner about a disk that said no."""
     fault = fault_of(error)
     known = _MESSAGES.get(fault) if fault is not None else None

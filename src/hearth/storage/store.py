@@ -9,7 +9,7 @@ from typing import TypeVar
 from hearth.clock import Clock
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.events import InternalFault, StorageFailed, StorageRecovered
+from hearth.events import InternalFault, StorageFailed, StorageRecovered, WalDamaged
 from hearth.ports import EventSink
 from hearth.storage.batches import BatchTable
 from hearth.storage.database import Database, copy_into
@@ -52,6 +52,7 @@ class Store:
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
         reader = Reader(database.path)
         self._clock, self._events = clock, events
+        self._log_found, self._damaged_copy = database.log_found, database.damaged_copy
         self._fault: StorageFault | None = None
         self._dropped = 0
         self._defective = False
@@ -85,6 +86,7 @@ class Store:
         )
         store = cls(database, settings, clock=clock, events=events, clock_jump_s=clock_jump_s)
         store.writer.start()
+        store.report_log()
         try:
             await store.ledger.settle_orphans()
         except StorageUnavailable:
@@ -92,6 +94,19 @@ class Store:
             store.reader.close()
             raise
         return store
+
+    def report_log(self) -> None:
+        """Say what of the write-ahead log was damaged when the database was opened."""
+        found = self._log_found
+        if found.unreadable:
+            event = WalDamaged(
+                at=self._clock.monotonic(),
+                unreadable_frames=found.unreadable,
+                readable_frames=found.readable,
+                certain=found.certain,
+                copy="" if self._damaged_copy is None else str(self._damaged_copy),
+            )
+            self._events.emit(event)
 
     def report(self, health: StorageHealth) -> None:
         """Take note of how the store is doing, and emit what is new about that."""
@@ -114,7 +129,10 @@ class Store:
         return self.writer.health.fault or ""
 
     def shown(self) -> dict[str, object]:
-        """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
+        """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over.
+
+        `wal_frames_unreadable` is what was found damaged at the start, `damaged_copy` the file beside the database that keeps it.
+        """
         health = self.writer.health
         return {
             "state": health.fault or "ok",
@@ -123,6 +141,8 @@ class Store:
             "reserve_held": health.reserve_held,
             "last_fault": self._last_fault,
             "clock_in_doubt": not self.calendar.may_delete(),
+            "wal_frames_unreadable": self._log_found.unreadable,
+            "damaged_copy": None if self._damaged_copy is None else self._damaged_copy.name,
         }
 
     async def back_up(self, target: Path) -> None:

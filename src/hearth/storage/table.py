@@ -16,7 +16,7 @@ from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
-from hearth.storage.opening import BUSY_TIMEOUT_S, connect_reader, unavailable
+from hearth.storage.opening import BUSY_TIMEOUT_S, DATABASE_ERRORS, connect_reader, unavailable
 from hearth.storage.writer import Writer
 from hearth.types import DAY_S
 
@@ -50,7 +50,7 @@ class Reader:
         try:
             with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as connection:
                 return ask(connection)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise unavailable(error) from error
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage import failpoints
 from hearth.storage.database import Database
-from hearth.storage.opening import fault_of, unavailable
+from hearth.storage.opening import DATABASE_ERRORS, fault_of, unavailable
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], object]
@@ -131,8 +131,8 @@ def commit_together(connection: sqlite3.Connection, statements: Sequence[Stateme
                 raise
             connection.execute("ROLLBACK")
             return _committed(connection, [partial(_attempted, statement) for statement in statements])
-    except sqlite3.Error as error:
-        with suppress(sqlite3.Error):
+    except DATABASE_ERRORS as error:
+        with suppress(*DATABASE_ERRORS):
             connection.execute("ROLLBACK")
         raise unavailable(error) from error
 
@@ -331,7 +331,7 @@ class Writer:
                 return
         except StorageUnavailable as error:
             self._note(error)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             self._database.discard()
             self._note(unavailable(error))
         self._upkeep_at = self._clock.monotonic() + UPKEEP_INTERVAL_S

@@ -123,6 +123,7 @@ const ALERTS = {
   config_rejected: ["The configuration file has mistakes", "Run hearth config check."],
   disk_low: ["The disk is nearly full", "Free some space; jobs are refused when it is full."],
   swap_failed: ["A model could not be loaded", "See Ollama's log for the reason."],
+  wal_damaged: ["A part of the database could not be read", "Check the disk, and see docs/storage.md for the copy that was kept."],
   clock_doubted: ["The clock jumped ahead", "Confirm the time with POST /llm/admin/confirm-clock, or correct it."],
   storage_failed: ["The log cannot be written", "Check the disk; requests go on, jobs are refused."],
   budget: ["Today's budget is nearly spent", "Raise the budget, or expect refusals."],
