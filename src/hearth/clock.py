@@ -11,7 +11,7 @@ MIN_STEP_S = 0.5
 
 
 class Clock(Protocol):
-    """Two readings of time: durations use `monotonic`, calendars use `wall`."""
+    """Readings of time: durations use `monotonic`, calendars use `wall`."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never goes back."""
@@ -19,12 +19,16 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Seconds since 1970-01-01 UTC; may jump."""
 
+    def thread_cpu(self) -> float:
+        """Seconds that the calling thread has computed."""
+
 
 class SystemClock:
     """The machine's own clocks. `monotonic` is the same base as asyncio's `loop.time()`."""
 
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+    thread_cpu = staticmethod(time.thread_time)
 
 
 class ClockSteps:

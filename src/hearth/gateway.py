@@ -14,7 +14,7 @@ from typing import Self
 
 from prometheus_client.metrics_core import Metric
 
-from hearth.admission.limits import HOUR_S, RateLimiter
+from hearth.admission.limits import COUNTED, HOUR_S, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.clock import Clock
 from hearth.cloud.service import Cloud
@@ -51,7 +51,7 @@ class Gateway:
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Attributes:
-        name_of, resolve: the installed name of a model as callers write it; see `BackendWatch`.
+        name_of, resolve, list_may_differ: the installed name of a model as callers write it; see `BackendWatch`.
         on_reload: has something called with every configuration that comes into force after the present one.
         request_reload: has the file tried soon.
 
@@ -92,13 +92,14 @@ class Gateway:
         self.on_stop = list(on_stop)
         self._identity, self._notes = identity, notes
         self._started_at: float | None = None
-        self._stopping = self._recalled = False
+        self._stopping = False
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
         )
         self._watch = watch = self.worker.watch
         self.name_of, self.resolve = watch.name_of, watch.resolve
+        self.list_may_differ = watch.list_may_differ
         self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.on_reload = self._in_force.on_reload
         self.config_in_force, self.config_summary = self._in_force.shown, self._in_force.summary
@@ -137,7 +138,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`. Raises StorageUnavailable."""
-        await self.recall()
+        if self.history is not None:
+            await self._recall(self.history)
         self._started_at = self.clock.monotonic()
         for note in self._notes:
             self.events.emit(OwnerWarned(at=self._started_at, text=note))
@@ -145,18 +147,13 @@ class Gateway:
         for name, run in self._companions:
             self._supervisor.start(name, run)
 
-    async def recall(self) -> None:
-        """Read the last hour and day, once; before a server listens, so that no limit begins anew. Raises StorageUnavailable.
-
-        What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window.
-        """
-        history = self.history
-        if history is None or self._recalled:
-            return
-        self._recalled = True
+    async def _recall(self, history: InvocationHistory) -> None:
+        """What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window."""
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
-        self.rate_limiter.rebuild_from_records([(caller, now - (wall_s - accepted)) for caller, accepted in admissions], now)
+        for kind in COUNTED:
+            records = [(caller, now - (wall_s - accepted)) for caller, accepted, counted in admissions if counted == kind]
+            self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
 
     def announce_start(self, url: str) -> None:
@@ -253,17 +250,28 @@ class Gateway:
 
     def status_beside_queue(self) -> dict[str, object]:
         now = self.clock.monotonic()
-        usage = self.rate_limiter.get_all_usage(now)
         return {
             "stats_24h": self.records.stats.snapshot(now),
-            "rate_limits": {
-                caller: {"minute": f"{used.minute}/{used.minute_limit}", "hour": f"{used.hour}/{used.hour_limit}"}
-                for caller, used in usage.items()
-            },
+            "rate_limits": self._rates_shown(now),
             "backend": self._backend_status(),
             "config": self.config_summary(),
             "warnings": self.warnings(),
         } | self._parts()
+
+    def _rates_shown(self, now: float) -> dict[str, object]:
+        """Used and allowed, for each caller of the last hour."""
+        callers = sorted({caller for kind in COUNTED for caller in self.rate_limiter.get_all_usage(now, kind)})
+        return {caller: self._rates_of(caller, now) for caller in callers}
+
+    def _rates_of(self, caller: str, now: float) -> dict[str, str]:
+        requests = self.rate_limiter.get_usage(caller, now)
+        embeddings = self.rate_limiter.get_usage(caller, now, "embeddings")
+        return {
+            "minute": f"{requests.minute}/{requests.minute_limit}",
+            "hour": f"{requests.hour}/{requests.hour_limit}",
+            "embeddings_minute": f"{embeddings.minute}/{embeddings.minute_limit}",
+            "embeddings_hour": f"{embeddings.hour}/{embeddings.hour_limit}",
+        }
 
     def warnings(self) -> list[str]:
         expected = (("home", self.config.settings.gpu.home_model), ("pinned", self.orders.pinned))

@@ -12,6 +12,7 @@ from hearth.events import Event
 from hearth.types import (
     BackendCall,
     CloudCall,
+    Counted,
     EndedCount,
     GpuReading,
     Headers,
@@ -218,5 +219,6 @@ class InvocationHistory(Protocol):
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
 
-    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of external requests, jobs and batches since `wall_s`, oldest first: what the rate limits count."""
+    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
+        """Caller, instant (`accepted_wall_s`) and kind of what the rate limits count of external
+        requests, jobs and batches since `wall_s`, oldest first."""

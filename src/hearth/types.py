@@ -183,6 +183,9 @@ Dialect: TypeAlias = Literal["ollama", "openai", "anthropic"]
 WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"]
 """What a request asks of a model; an unload is answered by the gateway: residency is its own business."""
 
+Counted: TypeAlias = Literal["requests", "embeddings"]
+"""What the rate limits count apart."""
+
 Way: TypeAlias = Literal["continued", "replayed"]
 """How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again and compared with what was sent."""
 
@@ -210,6 +213,7 @@ class QueueItem:
         ways: how a stream of it that was interrupted can go on, best first; empty for not at all.
         expires_at: the instant after which a still waiting item is given up, None for never.
         inputs: callers' requests that it answers; more than one where embedding calls were joined.
+        counted: what the rate limits have counted it as; None where it shares a call that was counted already.
         chain_id: what ties several items to one piece of work; None for an item on its own.
         prompt_preview: how the prompt begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
@@ -230,6 +234,7 @@ class QueueItem:
     max_tokens: int | None = None
     expires_at: float | None = None
     inputs: int = 1
+    counted: Counted | None = "requests"
     chain_id: str | None = None
     prompt_preview: str = ""
 

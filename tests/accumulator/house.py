@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hearth.config.settings import GatewayConfig
@@ -53,12 +54,14 @@ class EmbeddingHouse(House):
         settings = settings_with(embeddings=keys, queue={"max_external_depth": 1000}, gpu={"parallel": parallel})
         service = Service(service_s=SERVICE_S)
         models = [FakeModel(name=name, parallel=parallel) for name in ("emb", "other")]
+        self.counted: list[str] = []
+        """What was counted as a call of the model server, by the input that made it one."""
         super().__init__(*models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama)
 
     def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:
         """Submit an embedding call the way the routes do."""
         new = embedding(text, model, **wanted)
-        return self.gateway.embeddings.take(new) or self.worker.submit(new)
+        return self.gateway.embeddings.take(new, partial(self.counted.append, text)) or self.worker.submit(new)
 
     def reload(self, **sections: dict[str, Any]) -> None:
         """Put `settings_with(**sections)` in force."""

@@ -25,6 +25,7 @@ from hearth.events import (
     ItemResent,
 )
 from hearth.execution.request import Ticket
+from hearth.queue.embeddings import MOST_UNDER_WAY
 from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, in_embedding_house, vector_in
 from tests.support.cases import for_each
@@ -105,8 +106,19 @@ async def lived(house: EmbeddingHouse, script: str) -> dict[str, Ticket]:
         # Who was accepted is asked for again whatever the door says meanwhile.
         ({"ollama": Forgetful}, (), "abc +0.3 drain", "a bc b c", None, "b*2 c*2 parted:unknown_answer"),
         ({"ollama": Forgetful}, (), "abc +0.3 at_most=0", "a bc b c", None, "b*2 c*2 parted:unknown_answer"),
-        # A full queue refuses all who wait for the call.
-        (LATE | {"max_inputs": 3}, (), "abc at_most=0 d", "a", "alone@0", "b:queue_full*0 c:queue_full*0 d:queue_full*0"),
+        # Who joins a call needs no room of their own.
+        (LATE | {"max_inputs": 3}, (), "abc at_most=0 d", "a bcd", "alone@0 idle@0.2", ""),
+        # Few calls that are alike are in the queue at once; who leaves before leaves nothing behind.
+        (
+            {"max_inputs": 2} | LATE,
+            (),
+            "abcdefghijklm",
+            "a bc de fg hi jk lm",
+            "alone@0 full@0 full@0 full@0 full@0.2 full@0.4 full@0.6",
+            "",
+        ),
+        ({"max_inputs": 2} | LATE, (), "abcdefghijkl -h -i -l", "a bc de fg jk", None, "h:cancelled*0 i:cancelled*0 l:cancelled*0"),
+        ({"max_inputs": 2, "parallel": 9} | LONG, (), "abcdefghijkl stop", "a bc de fg hi jk l", None, ""),
         # A stop sends what is held; without a free slot they are told.
         (LONG | {"parallel": 2}, (), "abc stop", "a bc", "alone@0 stopping@0", ""),
         (LONG, (), "abc stop", "a", None, "b:shutting_down*0 c:shutting_down*0"),
@@ -273,3 +285,38 @@ async def test_every_setting_is_in_force_with_the_next_call(house: EmbeddingHous
     await check_all(tickets)
     flushed = [(event.inputs, event.why, event.held_s) for event in house.events.of(EmbeddingsFlushed)]
     assert flushed == [(1, "alone", 0.0), (2, "full", 0.0), (1, "timer", pytest.approx(0.005))]
+
+
+@in_embedding_house(max_inputs=4, **LATE)
+async def test_inputs_that_share_a_call_count_once_for_each_caller_in_it(house: EmbeddingHouse):
+    tickets = {
+        text: house.ask(text, caller=caller)
+        for text, caller in zip("abcdefgh", ("me", *["me"] * 3, "you", "me", "you", "you"), strict=True)
+    }
+    await check_all(tickets)
+    assert house.sent() == [["a"], ["b", "c", "d", "e"], ["f", "g", "h"]]
+    assert house.counted == ["a", "b", "e", "f", "g"]
+    ended = {event.request_id: event.counted for event in house.events.of(ItemEnded)}
+    assert {name for name, counted in ended.items() if counted is None} == {"req_c", "req_d", "req_h"}
+    assert sum(event.counted is None for event in house.events.of(ItemQueued)) == 3
+
+
+@in_embedding_house(max_inputs=2, **LATE)
+async def test_a_full_queue_refuses_who_would_be_the_first_of_a_call(house: EmbeddingHouse):
+    tickets = {text: house.ask(text) for text in "abc"}
+    house.reload(queue={"max_external_depth": 0}, embeddings={"max_inputs": 2})
+    with pytest.raises(QueueFull):
+        house.ask("d")
+    await check_all(tickets)
+
+
+@in_embedding_house(**LATE)
+async def test_a_thousand_inputs_at_once_are_all_answered_beside_a_queue_that_has_room_for_others(house: EmbeddingHouse):
+    house.reload(queue={"max_external_depth": 20})
+    tickets = {f"chunk {number}": house.ask(f"chunk {number}", request_id=f"req_{number}") for number in range(1000)}
+    await settle()
+    assert len(house.worker.scheduler.state.entries) == MOST_UNDER_WAY
+    other = house.submit("other", caller="somebody else")
+    await check_all(tickets)
+    await body_of(other)
+    assert len(house.counted) == 1 + -(-999 // 8)

@@ -212,7 +212,7 @@ class FakeBackend:
 class NoBatcher:
     """Merges no embedding calls."""
 
-    def take(self, _: Submission) -> Ticket | None:
+    def take(self, _: Submission, __: Callable[[], None]) -> Ticket | None:
         return None
 
 
@@ -221,12 +221,19 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.cpu_s = 0.0
+        self.cpu_step_s = 0.0
+        """What a thread computes from one reading to the next."""
 
     def monotonic(self) -> float:
         return self.now
 
     def wall(self) -> float:
         return 1_700_000_000.0 + self.now
+
+    def thread_cpu(self) -> float:
+        self.cpu_s += self.cpu_step_s
+        return self.cpu_s
 
 
 class FakeGateway:
@@ -289,6 +296,9 @@ class FakeGateway:
 
     def config_in_force(self) -> dict[str, object]:
         return self.config_summary() | {"settings": as_values(self.config.settings)}
+
+    def list_may_differ(self) -> None:
+        """Nothing is listed here."""
 
     async def resolve(self, model: str) -> str:
         if model in self.missing:

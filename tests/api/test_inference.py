@@ -8,8 +8,10 @@ from typing import Any
 
 from hearth.clock import new_id
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings
+from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
+from hearth.scheduling import inputs
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, NDJSON, FakeExchange, FakeGateway, begins_and_breaks, scripted
 from tests.support.cases import for_each
@@ -121,6 +123,67 @@ async def test_an_external_caller_over_its_rate_gets_429_and_the_internal_lane_i
     for _ in range(12):
         assert (await gateway.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
         assert (gateway.worker.submitted[-1].lane, gateway.worker.submitted[-1].task_type) == (Lane.INTERNAL, "reply")
+
+
+async def test_what_is_answered_at_once_and_what_names_no_known_model_counts_against_the_rate_too():
+    unload, nothing = {"model": "m", "keep_alive": 0}, {**BODIES["/api/chat"], "options": {"num_predict": 0}}
+    for path, body, status in (
+        ("/api/generate", unload, 200),
+        ("/api/chat", nothing, 200),
+        ("/api/embed", {"model": "x", "input": "a"}, 404),
+    ):
+        gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=3, embeddings_per_minute=3)))
+        gateway.missing.add("x")
+        seen = [(await gateway.ask("POST", path, body)).status for _ in range(4)]
+        assert seen == [status] * 3 + [429], path
+
+
+async def test_an_unload_of_a_model_that_stays_is_answered_as_by_ollama_and_says_why_it_stays(gateway):
+    gateway.worker.post(inputs.Loaded(model="m"))
+    await gateway.orders.pin("m")
+    for body in ({"model": "m", "keep_alive": 0}, {"model": "m", "prompt": "", "keep_alive": "0s", "stream": False}):
+        got = await gateway.ask("POST", "/api/generate", body)
+        assert (got.status, got.json["done_reason"], got.headers["x-hearth-kept"]) == (200, "unload", "pinned")
+    gateway.orders.unpin()
+    got = await gateway.ask("POST", "/api/generate", {"model": "m", "keep_alive": 0})
+    assert (got.status, "x-hearth-kept" in got.headers) == (200, False)
+
+
+async def test_embeddings_have_a_limit_of_their_own_and_take_nothing_from_that_of_chats():
+    limits = CallerLimits(requests_per_minute=2, embeddings_per_minute=3)
+    gateway = FakeGateway(rate_limits=RateLimitSettings(default=limits))
+    for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
+        assert (await gateway.ask("POST", path, BODIES[path])).status == 200
+    got = await gateway.ask("POST", "/api/embed", BODIES["/api/embed"])
+    assert got.status == 429
+    assert "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)" in got.error
+    assert [(await gateway.ask("POST", "/api/chat", CHAT)).status for _ in range(3)] == [200, 200, 429]
+
+
+LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
+
+
+async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_of_it_lies_in_the_last_minute():
+    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(reading_s_per_minute=2.0)))
+    gateway.clock.cpu_step_s = 1.0
+    for body in (CHAT, LONG_CHAT):
+        assert (await gateway.ask("POST", "/api/chat", body)).status == 200
+        gateway.clock.now += 10.0
+    for path in ("/api/chat", "/api/embed", "/v1/messages"):
+        got = await gateway.ask("POST", path, BODIES[path])
+        assert (got.status, got.headers["retry-after"]) == (429, "40")
+        assert "reading the requests of local may take 2 s of CPU in any minute (rate_limits.default.reading_s_per_minute)" in got.error
+    assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, "internal requests have no limits"
+    gateway.clock.now += 40.0
+    assert (await gateway.ask("POST", "/api/chat", b"{" * 2 * LARGE_BYTES)).status == 400
+    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 429, "what was refused took as long"
+
+
+async def test_a_long_body_that_waited_for_its_turn_is_not_parsed_where_its_caller_has_used_up_the_rate_meanwhile():
+    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1)))
+    broken = b'{"model":"m","messages":' + b"[" * 2 * LARGE_BYTES
+    first, second = await asyncio.gather(gateway.ask("POST", "/api/chat", LONG_CHAT), gateway.ask("POST", "/api/chat", broken))
+    assert (first.status, second.status) == (200, 429)
 
 
 async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):

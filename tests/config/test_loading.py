@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS
-from hearth.config.loading import MAX_DOCUMENT_BYTES, effectless, load_gateway_config, parse_config
+from hearth.config.loading import MAX_DOCUMENT_BYTES, changed_meanings, effectless, load_gateway_config, parse_config
 from hearth.config.settings import Announcement, CallerLimits, GatewayConfig, ModelSettings, SchedulerSettings, Settings, Window
 from hearth.errors import ConfigError
 from hearth.types import Priority
@@ -279,3 +279,20 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]) -> None:
     assert [*effectless(parsed(text).settings)] == says
+
+
+def test_a_limit_of_requests_that_no_longer_counts_embeddings_is_named_until_those_have_their_own() -> None:
+    text = "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, callers: {local: {requests_per_minute: 3%s}}}"
+    said = [*changed_meanings(parsed(text % "").settings)]
+    assert said == [
+        (
+            "rate_limits.default.requests_per_hour: no longer counts embeddings; they have "
+            "embeddings_per_hour, which is 20000 unless you set it"
+        ),
+        (
+            "rate_limits.callers.local.requests_per_minute: no longer counts embeddings; they have "
+            "embeddings_per_minute, which is 7 unless you set it"
+        ),
+    ]
+    assert len([*changed_meanings(parsed(text % ", embeddings_per_minute: 0").settings)]) == 1
+    assert [*changed_meanings(parsed("{}").settings)] == []

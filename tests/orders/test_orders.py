@@ -8,7 +8,7 @@ import pytest
 
 from hearth.config.settings import ModelSettings
 from hearth.errors import Draining, OrderRefused
-from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted
+from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted, UnloadRequested
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -147,3 +147,47 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
         await sleep_until(90.0)
         await orders.load("a")
         assert given(house) == [("unload", B), ("pin", A)]
+
+
+@in_house("home", "a", "b", resident=("home",), settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}))
+async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_nor_over_its_return(house: House):
+    orders = house.gateway.orders
+    for _ in range(3):
+        assert await orders.wish_unloaded("home", "visitor") == "home model"
+    await body_of(house.submit("a"))
+    assert await orders.wish_unloaded("home", "visitor") == ""  # not in memory
+    await sleep_until(house.now + 60.0)
+    assert [*house.worker.scheduler.state.residency.residents] == ["home:latest"], "it came back"
+    assert house.worker.scheduler.state.home_failures == 0
+    assert given(house) == []
+    assert {(event.caller, event.model, event.kept) for event in house.events.of(UnloadRequested)} == {
+        ("visitor", "home:latest", "home model")
+    }
+
+
+@in_house("a", "b", resident=("a",))
+async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_when_a_caller_asks(house: House):
+    orders = house.gateway.orders
+    running = house.submit("a", service_s=5.0)
+    await settle()
+    assert await orders.wish_unloaded("a", "visitor") == "in use"
+    waiting = house.submit("b", caller="other")
+    await body_of(running)
+    while "b:latest" not in house.worker.scheduler.state.residency.residents:
+        await sleep_until(house.now + 0.1)
+    assert await orders.wish_unloaded("b", "visitor") == "being loaded"
+    await body_of(waiting)
+    house.gateway.orders.pause()
+    waiting = house.submit("b")
+    await settle()
+    assert await orders.wish_unloaded("b", "visitor") == "waited for"
+    house.gateway.orders.resume()
+    await body_of(waiting)
+    await orders.pin("b")
+    assert await orders.wish_unloaded("b", "visitor") == "pinned"
+    orders.unpin()
+    assert await orders.wish_unloaded("b", "visitor") == ""
+    await sleep_until(house.now + 60.0)
+    assert not house.worker.scheduler.state.residency.residents
+    assert [order for order, _ in given(house)] == ["pause", "resume", "pin", "unpin"], "a wish is no command of the owner"
+    assert house.events.of(UnloadRequested)[-1].kept == ""

@@ -38,6 +38,9 @@ class StoppedClock:
     def wall(self) -> float:
         return self.wall_s
 
+    def thread_cpu(self) -> float:
+        return 0.0
+
     def advance(self, seconds: float) -> None:
         self.monotonic_s += seconds
         self.wall_s += seconds

@@ -91,8 +91,14 @@ async def test_admissions_are_those_that_the_rate_limits_count(store):
     store.invocations.emit(ended(2, at=890.0, caller="early", total_s=5.0, outcome=Outcome.CANCELLED))
     store.invocations.emit(ended(3, at=990.0, caller="old", total_s=500.0))
     store.invocations.emit(ended(4, caller="router", lane=Lane.INTERNAL))
+    store.invocations.emit(ended(5, at=900.0, caller="reader", total_s=5.0, counted="embeddings"))
+    store.invocations.emit(ended(6, at=900.0, caller="reader", total_s=5.0, counted=None))
     await written(store)
-    assert await store.invocations.admissions_since(WALL - 115.0) == (("early", WALL - 115.0), ("late", WALL - 105.0))
+    assert await store.invocations.admissions_since(WALL - 115.0) == (
+        ("early", WALL - 115.0, "requests"),
+        ("late", WALL - 105.0, "requests"),
+        ("reader", WALL - 105.0, "embeddings"),
+    )
 
 
 async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_twice(store):
@@ -100,12 +106,15 @@ async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_
         store.invocations.emit(queued(sequence, at=900.0, caller=caller))
     store.invocations.emit(queued(4, at=900.0, caller="router", lane=Lane.INTERNAL))
     store.invocations.emit(queued(5, at=900.0, caller="hasty", request_id=new_id(JOB_PREFIX)))
+    store.invocations.emit(queued(6, at=900.0, caller="reader", counted="embeddings"))
+    store.invocations.emit(queued(7, at=900.0, caller="rider", counted=None))
     store.invocations.emit(ended(1, at=900.5, caller="quick", total_s=0.5))
     store.invocations.note_admissions()
     store.invocations.emit(ended(2, at=905.0, caller="slow", total_s=5.0))
     await written(store)
     admitted = await store.invocations.admissions_since(WALL - 115.0)
-    assert sorted(admitted) == [(caller, WALL - 100.0) for caller in ("quick", "slow", "slower")]
+    took = [(caller, WALL - 100.0, "requests") for caller in ("quick", "slow", "slower")]
+    assert sorted(admitted) == sorted([*took, ("reader", WALL - 100.0, "embeddings")])
 
 
 async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_start_of_a_job_is_none(store):
@@ -113,7 +122,7 @@ async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_star
     for sequence, name in enumerate((*own, new_id(JOB_PREFIX), new_id(BATCH_JOB_PREFIX))):
         store.invocations.emit(ended(sequence, request_id=name, caller=name))
     await written(store)
-    assert {caller for caller, _ in await store.invocations.admissions_since(WALL - 115.0)} == set(own)
+    assert {caller for caller, _, _ in await store.invocations.admissions_since(WALL - 115.0)} == set(own)
 
 
 async def test_swaps_are_listed_latest_first_with_what_became_of_them_equal_ones_twice(store):

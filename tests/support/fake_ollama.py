@@ -107,6 +107,8 @@ class FakeOllama:
         """What is answered to these; None: the server is too old, and says a word."""
         self.pulled = 0
         """How often all models were replaced by newer ones of the same names."""
+        self.listed = 0
+        """How often the list of models was read."""
         self.render_s = 0.0
         self.refuse_next = ""
         """A service that sets this has its call refused with 400 and this text."""
@@ -270,6 +272,7 @@ class FakeOllama:
 
     async def installed(self) -> tuple[InstalledModel, ...]:
         await self._reach()
+        self.listed += 1
         return self._listed()
 
     def _listed(self) -> tuple[InstalledModel, ...]:

@@ -182,6 +182,9 @@ class LoopClock:
     def wall(self) -> float:
         return self._wall_at_start + self.monotonic()
 
+    def thread_cpu(self) -> float:
+        return 0.0
+
 
 class AtOnce(ThreadPoolExecutor):
     """Has no threads: what would be done in one is done at once, so that one seed stays one story."""

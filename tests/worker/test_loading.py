@@ -320,6 +320,20 @@ async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_t
     assert swapped_to(house) == []
 
 
+@in_house("a")
+async def test_many_names_that_nobody_knows_ask_the_model_server_once_a_second(house: House):
+    resolve = house.gateway.resolve
+    for second in range(1, 4):
+        await sleep_until(float(second))
+        before = house.ollama.listed
+        found = await asyncio.gather(*(resolve(f"unknown:{number}") for number in range(50)), return_exceptions=True)
+        assert {type(each) for each in found} == {ModelNotFound}
+        assert house.ollama.listed - before == 1
+    house.ollama.install("unknown:7")
+    await sleep_until(4.0)
+    assert await resolve("unknown:7") == "unknown:7"
+
+
 @in_house("Mixed:7b", "a")
 async def test_names_are_resolved_as_ollama_does_and_asked_for_again_before_one_is_unknown_unless_nobody_answers(house: House):
     resolve = house.gateway.resolve
@@ -327,7 +341,9 @@ async def test_names_are_resolved_as_ollama_does_and_asked_for_again_before_one_
     with pytest.raises(ModelNotFound, match="'new' not found"):
         await resolve("new")
     house.ollama.install("new:latest")
+    house.gateway.list_may_differ()  # as after a pull through Hearth; one past it is seen within a second
     assert await resolve("new") == "new:latest"
     house.ollama.go_down()
+    await sleep_until(house.now + 1.0)
     assert await resolve("newer") == "newer:latest"
     house.ollama.come_up()

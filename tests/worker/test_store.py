@@ -24,7 +24,7 @@ from hearth.observability.records import EventFanout
 from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
-from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
+from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
 from tests.storage.house import WALL, Fuse, StoppedClock, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.recorder import Recorder
@@ -85,7 +85,12 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     async with live(limits) as third:
         refused = await third.chat()
         assert (refused.status, 3500 < int(refused.headers["retry-after"]) <= 3600) == (429, True)
-        assert (await third.get("/llm/queue/status"))["rate_limits"]["local"] == {"minute": "3/100", "hour": "3/3"}
+        assert (await third.get("/llm/queue/status"))["rate_limits"]["local"] == {
+            "minute": "3/100",
+            "hour": "3/3",
+            "embeddings_minute": "0/600",
+            "embeddings_hour": "0/20000",
+        }
         listed = await third.logged()
     assert ([item["epoch"] for item in listed], listed[1:]) == ([2, 1, 1], old)
     latest = listed[0]
@@ -94,6 +99,17 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert "hi" not in json.dumps(listed)
     assert (await ask(third.app, "GET", "/llm/log")).status == 503  # after the stop unavailable, and not broken
     assert third.events.of(InternalFault) == []
+
+
+async def test_embedding_calls_are_counted_apart_after_a_restart_and_those_that_shared_one_not_at_all(settings):
+    several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
+    async with live(limited(settings, 100)) as first:
+        got = await asyncio.gather(*(ask(first.app, "POST", "/api/embed", body) for body in several))
+        assert {each.status for each in got} == {200}
+        shown = (await first.get("/llm/queue/status"))["rate_limits"]["local"]
+        assert (shown["hour"], shown["embeddings_hour"]) == ("0/100", "2/20000")
+    async with live(limited(settings, 100)) as second:
+        assert (await second.get("/llm/queue/status"))["rate_limits"]["local"] == shown
 
 
 @pytest.mark.parametrize("asked_for", [True, False])

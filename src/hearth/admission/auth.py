@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from hearth.admission.http_checks import RequestHeaders
-from hearth.admission.limits import RateLimiter
+from hearth.admission.limits import RateLimiter, ReadingTime
 from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, GatewayConfig
-from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
-from hearth.types import LOCAL_CALLER, Lane, Priority, canonical_model, value
+from hearth.errors import BadRequest, Forbidden, HearthError, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
+from hearth.types import LOCAL_CALLER, Counted, Lane, Priority, canonical_model, value
 
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 _TASK_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -175,19 +175,35 @@ def admit(identity: Identity, model: str | None, admission: Admission, limiter: 
     count(identity, admission.lane, limiter, now)
 
 
-def count(identity: Identity, lane: Lane, limiter: RateLimiter, now: float) -> None:
+def count(identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests") -> None:
     """The part of `admit` for what names no model of its own. Raises RateLimited."""
-    if _is_limited(identity, lane, limiter) and not limiter.check(identity.caller, now):
-        raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=limiter.retry_after_s(identity.caller, now))
+    if is_limited(identity, lane, limiter) and not limiter.check(identity.caller, now, counted):
+        raise _rate_limited(identity.caller, limiter, now, counted)
 
 
-def check_rate(identity: Identity, lane: Lane, limiter: RateLimiter, now: float) -> None:
+def check_rate(identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests") -> None:
     """Raises RateLimited where `count` would; counts nothing."""
-    if _is_limited(identity, lane, limiter) and (wait_s := limiter.retry_after_s(identity.caller, now)) > 0:
-        raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=wait_s)
+    if is_limited(identity, lane, limiter) and limiter.retry_after_s(identity.caller, now, counted) > 0:
+        raise _rate_limited(identity.caller, limiter, now, counted)
 
 
-def _is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
+def _rate_limited(caller: str, limiter: RateLimiter, now: float, counted: Counted) -> HearthError:
+    return RateLimited(limiter.refusal(caller, now, counted), retry_after_s=limiter.retry_after_s(caller, now, counted))
+
+
+def check_reading(identity: Identity, lane: Lane, limiter: RateLimiter, reading: ReadingTime, now: float) -> None:
+    """Raises RateLimited where the bodies of this caller's requests have taken too long to read of late."""
+    if not is_limited(identity, lane, limiter):
+        return
+    limit_s, setting = limiter.reading_limit(identity.caller)
+    wait_s = reading.retry_after_s(identity.caller, limit_s, now)
+    if wait_s > 0:
+        text = f"reading the requests of {identity.caller} may take {limit_s:g} s of CPU in any minute ({setting}), and has taken that long"
+        raise RateLimited(text, retry_after_s=wait_s)
+
+
+def is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
+    """Whether rate limits hold for this caller: in the external lane, and without a key only where the owner has set some."""
     return lane is Lane.EXTERNAL and (identity.authenticated or limiter.limits(identity.caller))
 
 

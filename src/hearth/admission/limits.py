@@ -1,4 +1,4 @@
-"""How often each caller may ask: exact sliding windows of 60 s and 3600 s over the monotonic clock.
+"""How often each caller may ask, and how long the reading of its requests may take: exact sliding windows over the monotonic clock.
 
 Pure bookkeeping: time is an argument. A window is half-open, (now - w, now]: at exactly `t + w` the place of what was admitted at `t` is
 free. Fixed windows would let through twice the limit around a boundary; counting buckets would be wrong by up to a bucket.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hearth.types import Counted
 
 if TYPE_CHECKING:
     from hearth.config.settings import RateLimitSettings
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
+COUNTED: tuple[Counted, ...] = ("requests", "embeddings")
 _NO_STAMPS = array("d")
 
 
@@ -38,66 +41,97 @@ def _ended(stamps: array[float], span_s: float, now: float) -> int:
     return bisect_right(stamps, now, key=lambda at: at + span_s)
 
 
+class _Admissions:
+    """Instants of admissions of one kind, by caller; the least recently admitted caller first."""
+
+    def __init__(self) -> None:
+        self.stamps: OrderedDict[str, array[float]] = OrderedDict()
+        """8 bytes each, since an hour may hold a hundred thousand."""
+
+    def of(self, caller: str) -> array[float]:
+        return self.stamps.get(caller, _NO_STAMPS)
+
+    def add(self, caller: str, at: float, latest: float) -> None:
+        stamps = self.stamps.setdefault(caller, array("d"))
+        stamps.append(at)
+        self.stamps.move_to_end(caller)
+        if stamps[len(stamps) // 2] + HOUR_S <= latest:  # more than half of them count no more
+            del stamps[: _ended(stamps, HOUR_S, latest)]
+
+    def forget(self, latest: float) -> None:
+        """Callers none of whose admissions counts any more."""
+        while self.stamps:
+            caller, stamps = next(iter(self.stamps.items()))
+            if stamps[-1] + HOUR_S > latest:
+                break
+            del self.stamps[caller]
+
+
 class RateLimiter:
-    """Admissions per caller in any minute and any hour. `now`: seconds on the monotonic clock; one before an earlier is taken as that."""
+    """Admissions per caller in any minute and any hour, of requests and, apart from them, of embedding calls.
+
+    `now`: seconds on the monotonic clock; one before an earlier is taken as that.
+    """
 
     def __init__(self, limits: RateLimitSettings) -> None:
         self._limits = limits
-        self._stamps: OrderedDict[str, array[float]] = OrderedDict()
-        """Instants of admissions, 8 bytes each, since an hour may hold a hundred thousand; the least recently admitted caller first."""
+        self._admissions = {kind: _Admissions() for kind in COUNTED}
         self._latest = -math.inf
 
-    def check(self, caller: str, now: float) -> bool:
+    def check(self, caller: str, now: float, kind: Counted = "requests") -> bool:
         """Whether `caller` may make one more request now. True is recorded as an admission; a refusal costs the caller nothing."""
         now = self._advance(now)
-        if self._free_at(caller) > now:
+        if self._free_at(caller, kind) > now:
             return False
-        self._add(caller, now)
+        self._admissions[kind].add(caller, now, now)
         return True
 
-    def retry_after_s(self, caller: str, now: float) -> float:
+    def retry_after_s(self, caller: str, now: float, kind: Counted = "requests") -> float:
         """Seconds, not rounded, until `check` would admit `caller`; 0 when it would now, 3600 where a limit is 0."""
         now = self._advance(now)
-        free_at = self._free_at(caller)
+        free_at = self._free_at(caller, kind)
         if free_at <= now:
             return 0.0
-        wait_s = min(free_at - now, HOUR_S)
-        while now + wait_s < free_at < math.inf:  # the subtraction may have rounded down; waiting exactly this long must be enough
-            wait_s = math.nextafter(wait_s, math.inf)
-        return wait_s
+        return _wait_s(now, free_at)
 
-    def refusal(self, caller: str, now: float) -> str:
+    def refusal(self, caller: str, now: float, kind: Counted = "requests") -> str:
         """Which limit a refused caller has met, and the setting that raises it."""
-        usage = self.get_usage(caller, now)
+        usage = self.get_usage(caller, now, kind)
         used_up = usage.minute >= usage.minute_limit
         unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
-        setting = self._limits.setting_of(caller, f"requests_per_{unit}")
-        return f"{caller} may make {limit} requests in any {unit} ({setting}), and has reached that limit"
+        setting = self._limits.setting_of(caller, f"{kind}_per_{unit}")
+        called = "requests" if kind == "requests" else "embedding calls"
+        return f"{caller} may make {limit} {called} in any {unit} ({setting}), and has reached that limit"
 
     def limits(self, caller: str) -> bool:
         """Whether the owner has set a limit for this caller; without keys, only such callers are limited."""
         return self._limits.are_stated(caller)
 
-    def get_usage(self, caller: str, now: float) -> CallerUsage:
+    def reading_limit(self, caller: str) -> tuple[float, str]:
+        """Seconds per minute that reading this caller's requests may take, and the setting that says so."""
+        return self._limits.reading_s(caller), self._limits.setting_of(caller, "reading_s_per_minute")
+
+    def get_usage(self, caller: str, now: float, kind: Counted = "requests") -> CallerUsage:
         """The caller's counters; zeros for one that was not admitted in the last hour. Records nothing."""
         now = self._advance(now)
-        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
+        stamps = self._admissions[kind].of(caller)
+        minute, hour = self._limits.of_caller(caller, kind)
         counted = [len(stamps) - _ended(stamps, span_s, now) for span_s in (MINUTE_S, HOUR_S)]
         return CallerUsage(minute=counted[0], minute_limit=minute, hour=counted[1], hour_limit=hour)
 
-    def get_all_usage(self, now: float) -> dict[str, CallerUsage]:
+    def get_all_usage(self, now: float, kind: Counted = "requests") -> dict[str, CallerUsage]:
         """Counters of every caller admitted in the last hour, by name."""
         self._advance(now)
-        return {caller: self.get_usage(caller, now) for caller in sorted(self._stamps)}
+        return {caller: self.get_usage(caller, now, kind) for caller in sorted(self._admissions[kind].stamps)}
 
-    def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float) -> None:
+    def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float, kind: Counted = "requests") -> None:
         """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in any order, on the same clock as `now`."""
         now = self._advance(now)
-        self._stamps.clear()
+        self._admissions[kind] = rebuilt = _Admissions()
         # An instant in the future is taken as now: a clock that jumped can block nobody for longer than a window.
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
-                self._add(caller, at)
+                rebuilt.add(caller, at, now)
 
     def update_limits(self, limits: RateLimitSettings) -> None:
         """Put other limits in force from the next request on; what was admitted stays counted."""
@@ -105,26 +139,68 @@ class RateLimiter:
 
     def _advance(self, now: float) -> float:
         self._latest = max(self._latest, now)
-        while self._stamps:
-            caller, stamps = next(iter(self._stamps.items()))
-            if stamps[-1] + HOUR_S > self._latest:
-                break
-            del self._stamps[caller]
+        for each in self._admissions.values():
+            each.forget(self._latest)
         return self._latest
 
-    def _free_at(self, caller: str) -> float:
+    def _free_at(self, caller: str, kind: Counted) -> float:
         """The instant from which one more is within both limits: -inf for always, +inf for never."""
-        stamps, free_at = self._stamps.get(caller, _NO_STAMPS), -math.inf
-        for limit, span_s in zip(self._limits.of_caller(caller), (MINUTE_S, HOUR_S), strict=True):
+        stamps = self._admissions[kind].of(caller)
+        free_at = -math.inf
+        for limit, span_s in zip(self._limits.of_caller(caller, kind), (MINUTE_S, HOUR_S), strict=True):
             if limit == 0:
                 return math.inf
             if limit <= len(stamps):
                 free_at = max(free_at, stamps[-limit] + span_s)
         return free_at
 
-    def _add(self, caller: str, at: float) -> None:
-        stamps = self._stamps.setdefault(caller, array("d"))
-        stamps.append(at)
-        self._stamps.move_to_end(caller)
-        if stamps[len(stamps) // 2] + HOUR_S <= self._latest:  # more than half of them count no more
-            del stamps[: _ended(stamps, HOUR_S, self._latest)]
+
+def _wait_s(now: float, free_at: float) -> float:
+    """Seconds until `free_at`, an hour at most; waiting exactly this long is enough, though the subtraction may round down."""
+    wait_s = min(free_at - now, HOUR_S)
+    while now + wait_s < free_at < math.inf:
+        wait_s = math.nextafter(wait_s, math.inf)
+    return wait_s
+
+
+class ReadingTime:
+    """CPU time that was spent on the bodies of each caller's requests in the last 60 s. `now` as for `RateLimiter`."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, deque[tuple[float, int]]] = {}
+        self._sums_us: Counter[str] = Counter()
+        """Whole microseconds, so that what was added goes again to the last digit."""
+
+    def add(self, caller: str, cpu_s: float, now: float) -> None:
+        """The reading of a body has taken this long, and ended now."""
+        self._forget(caller, now)
+        cpu_us = round(cpu_s * 1e6)
+        if cpu_us > 0:
+            self._spent.setdefault(caller, deque()).append((now, cpu_us))
+            self._sums_us[caller] += cpu_us
+
+    def used_s(self, caller: str, now: float) -> float:
+        """The sum of the last 60 s."""
+        self._forget(caller, now)
+        return self._sums_us[caller] / 1e6
+
+    def retry_after_s(self, caller: str, limit_s: float, now: float) -> float:
+        """Seconds until less than `limit_s` counts; 0 where less does now, 60 where the limit is 0."""
+        self._forget(caller, now)
+        left_us = self._sums_us[caller]
+        limit_us = limit_s * 1e6
+        if left_us < limit_us:
+            return 0.0
+        for at, cpu_us in self._spent.get(caller, ()):
+            left_us -= cpu_us
+            if left_us < limit_us:
+                return _wait_s(now, at + MINUTE_S)
+        return MINUTE_S
+
+    def _forget(self, caller: str, now: float) -> None:
+        spent = self._spent.get(caller)
+        while spent and spent[0][0] + MINUTE_S <= now:
+            self._sums_us[caller] -= spent.popleft()[1]
+        if not spent:
+            self._spent.pop(caller, None)
+            self._sums_us.pop(caller, None)

@@ -17,7 +17,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from hearth.admission.auth import Identity, admission_of, admit, check_model, may_use
+from hearth.admission.auth import Identity, admission_of, admit, check_model, check_rate, count, may_use
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.request import Body, Request, rendered, until_disconnected
 from hearth.api.streaming import Relay, ticket_headers
@@ -25,14 +25,14 @@ from hearth.clock import new_seed
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
-from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.dialects.routes import INFERENCE_ROUTES, MANAGEMENT_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.errors import BackendProtocolError, BadRequest, HearthError, ModelNotFound, NotServed
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.types import MIB, BackendCall, Headers, QueueItem, Way, canonical_model, preview_of
+from hearth.types import MIB, BackendCall, Counted, Headers, Lane, QueueItem, Way, WorkKind, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -60,20 +60,12 @@ class Inference:
     async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
         """None where the request is answered already. Apart from `handle`, so that nothing of this stays in memory while it waits."""
         route, gateway = INFERENCE_ROUTES[request.path], self._gateway
-        if route.kind != "embed":  # that may join another call
-            body.check_ahead()
+        embeds = route.kind == "embed"  # which may join another call, and then needs no room
+        body.check_ahead(queued=not embeds, counted="embeddings" if embeds else "requests")
         envelope, ways, digest = await self._read(route, body, identity)
         body.hold(len(envelope.body))
-        unload = envelope.kind == "unload"
-        if unload or (envelope.kind == "generate" and envelope.max_tokens == 0):
-            check_model(identity, envelope.model)
-            # As `ollama stop` wants it: whoever may use a model may also ask for another in its place.
-            await (gateway.orders.unload(envelope.model) if unload else gateway.resolve(envelope.model))
-            # Without a token wanted, Ollama would generate until it repeats itself.
-            answer = empty_reply(route, envelope.model, gateway.clock.wall(), "unload" if unload else "length")
-            kind, end = (b"application/x-ndjson", b"\n") if envelope.streaming else (b"application/json; charset=utf-8", b"")
-            headers = ((b"content-type", kind), (b"x-request-id", request.request_id.encode("ascii")))
-            await request.answer.whole(200, headers, answer + end)
+        if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):
+            await self._answer_at_once(request, identity, route, envelope)
             return None
         values = request.headers.values
         forwarded = (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))
@@ -82,6 +74,26 @@ class Inference:
         if envelope.kind == "generate":
             self._chat_models.add(canonical_model(envelope.model).lower())
         return Relay(gateway, request, ticket, route, envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
+
+    async def _answer_at_once(self, request: Request, identity: Identity, route: Route, envelope: Envelope) -> None:
+        """What needs no model: an unload, and no token wanted, for which Ollama would generate until it repeats itself."""
+        gateway = self._gateway
+        admission = admission_of(identity, request.headers, gateway.config)
+        admit(identity, envelope.model, admission, gateway.rate_limiter, gateway.clock.monotonic())
+        kept: Headers = ()
+        if envelope.kind == "unload":
+            why = await gateway.orders.wish_unloaded(envelope.model, identity.caller)
+            kept = ((b"x-hearth-kept", why.encode("ascii")),) if why else ()
+        else:
+            await gateway.resolve(envelope.model)
+        reason = "unload" if envelope.kind == "unload" else "length"
+        answer = empty_reply(route, envelope.model, gateway.clock.wall(), reason)
+        media = b"application/json; charset=utf-8"
+        if envelope.streaming:
+            media = b"application/x-ndjson"
+            answer += b"\n"
+        headers = ((b"content-type", media), (b"x-request-id", request.request_id.encode("ascii")), *kept)
+        await request.answer.whole(200, headers, answer)
 
     async def _read(self, route: Route, body: Body, identity: Identity) -> _Read:
         read = partial(_read, route, settings=self._gateway.config.settings, name_of=self._gateway.name_of)
@@ -144,7 +156,12 @@ async def submit(
     Raises HearthError: see `admission.auth`, `LLMQueueWorker.submit` and `cloud.service`.
     """
     admission = admission_of(identity, request.headers, gateway.config, task_type=task_type)
-    admit(identity, model, admission, gateway.rate_limiter, gateway.clock.monotonic())
+    count_call = partial(_count_call, gateway, identity, admission.lane, envelope.kind)
+    check_model(identity, model)
+    if envelope.kind == "embed":  # counted once it is known whether it shares a call
+        check_rate(identity, admission.lane, gateway.rate_limiter, gateway.clock.monotonic(), "embeddings")
+    else:
+        count_call()
     gateway.worker.doors.check()
     item = QueueItem(
         lane=admission.lane,
@@ -158,13 +175,14 @@ async def submit(
         ways=ways,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
+        counted="embeddings" if envelope.kind == "embed" else "requests",
         request_id=request.request_id,
         prompt_preview=_preview(envelope.body, prompt) if gateway.config.settings.server.prompt_previews else "",
     )
     new, ticket = Submission(item=item, call=call, digest=digest), None
     if gateway.cloud is not None and allow_cloud and gateway.cloud.open_to(identity):
         ticket = await gateway.cloud.take(new)
-    ticket = ticket or await _queued(gateway, new)
+    ticket = ticket or await _queued(gateway, new, count_call)
     requests = gateway.records.requests
     if requests.on_trace is not None:
         text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
@@ -173,18 +191,29 @@ async def submit(
     return ticket
 
 
-async def _queued(gateway: Gateway, new: Submission) -> Ticket:
-    """Raises ModelNotFound for what is not installed, in the words of Ollama; QueueFull, ShuttingDown."""
+def _count_call(gateway: Gateway, identity: Identity, lane: Lane, kind: WorkKind) -> None:
+    """Raises RateLimited; then nothing is counted."""
+    counted: Counted = "embeddings" if kind == "embed" else "requests"
+    count(identity, lane, gateway.rate_limiter, gateway.clock.monotonic(), counted)
+
+
+async def _queued(gateway: Gateway, new: Submission, count_call: Callable[[], None]) -> Ticket:
+    """Raises ModelNotFound for what is not installed, in the words of Ollama; RateLimited for an embedding; QueueFull, ShuttingDown."""
     item = new.item
     if item.model is not None:
         try:
             item.model = await gateway.resolve(item.model)
         except ModelNotFound as error:
             if item.kind == "embed":
+                count_call()
                 raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error
             raise
-    joined = gateway.embeddings.take(new) if item.kind == "embed" else None
-    return joined or gateway.worker.submit(new)
+    if item.kind == "embed":
+        joined = gateway.embeddings.take(new, count_call)
+        if joined is not None:
+            return joined
+        count_call()
+    return gateway.worker.submit(new)
 
 
 def _preview(body: bytes, prompt: str | None) -> str:
@@ -298,6 +327,8 @@ class Passthrough:
         headers = tuple((name, values[name]) for name in _FORWARDED_UNQUEUED if name in values)
         call = BackendCall(method=request.method, path=request.target, headers=headers, body=content)
         await until_disconnected(request.disconnected, self._forward(call, request))
+        if request.path in MANAGEMENT_ROUTES:
+            self._gateway.list_may_differ()
 
     async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.backend.open(call)

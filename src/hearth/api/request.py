@@ -14,8 +14,9 @@ from functools import partial
 from io import BytesIO
 from typing import Any, Self, TypeVar
 
-from hearth.admission.auth import BodyRoom, Identity, check_rate, count, lane_of
+from hearth.admission.auth import BodyRoom, Identity, check_rate, check_reading, count, is_limited, lane_of
 from hearth.admission.http_checks import RequestHeaders
+from hearth.admission.limits import ReadingTime
 from hearth.admission.peers import WrongKeys, peer_of
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
@@ -25,7 +26,7 @@ from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError, Rat
 from hearth.events import KeysTried, RequestRejected
 from hearth.gateway import Gateway
 from hearth.ports import EventSink
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Headers, Lane, RequestId, value
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Counted, Headers, Lane, RequestId, value
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -143,13 +144,14 @@ class Bodies:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.room = BodyRoom()
+        self.reading = ReadingTime()
         self.turns = {lane: asyncio.Lock() for lane in Lane}
 
 
 class Body:
     """The body of one request, as a context that ends when nobody holds the body any more."""
 
-    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_request", "is_long")
+    __slots__ = ("_bodies", "_cpu_s", "_held_bytes", "_identity", "_lane", "_recheck", "_request", "is_long")
 
     def __init__(self, bodies: Bodies, request: Request, identity: Identity) -> None:
         self._bodies = bodies
@@ -157,6 +159,9 @@ class Body:
         self._identity = identity
         self._lane = lane_of(identity, request.headers.text(b"x-task-type"))
         self._held_bytes = 0
+        self._cpu_s = 0.0
+        """What its reading took and is not counted yet."""
+        self._recheck: Callable[[], None] = lambda: None
         self.is_long = False
         """What is made of it takes so long that it is made in a thread; known once it is parsed."""
 
@@ -166,14 +171,20 @@ class Body:
     def __exit__(self, *_: object) -> None:
         self.hold(0)
 
-    def check_ahead(self, *, queued: bool = True) -> None:
-        """What refuses a request whatever its body says. Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull."""
+    def check_ahead(self, *, queued: bool = True, counted: Counted = "requests") -> None:
+        """What refuses a request whatever its body says; for a long body once more before it is parsed.
+
+        Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull.
+        """
         gateway = self._bodies.gateway
-        check_rate(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
+        now = gateway.clock.monotonic()
+        check_rate(self._identity, self._lane, gateway.rate_limiter, now, counted)
+        check_reading(self._identity, self._lane, gateway.rate_limiter, self._bodies.reading, now)
         if queued:
             gateway.worker.doors.check()
             if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
                 gateway.worker.check_depth(self._lane)
+        self._recheck = partial(self.check_ahead, queued=queued, counted=counted)
 
     async def read(self, *, limit_bytes: int = 0) -> bytes:
         """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`. Raises HearthError."""
@@ -212,17 +223,42 @@ class Body:
         return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` makes of a parsed body; in a thread one at a time, and what it refuses there counts against the rate limit."""
-        if not self.is_long:
-            return work()
+        """What `work` makes of a parsed body; in a thread, one at a time, where that takes long."""
+        if self.is_long:
+            async with self._bodies.turns[self._lane]:
+                self._recheck()  # many may have come while it was read and had to wait
+                return await self._in_thread(work)
+        try:
+            return self._timed(work)
+        finally:
+            self._count_reading()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """What is refused there counts against the rate limit: nothing else keeps its sender from sending the next one."""
         gateway = self._bodies.gateway
         try:
-            async with self._bodies.turns[self._lane]:
-                return await asyncio.to_thread(work)
+            return await asyncio.to_thread(self._timed, work)
         except HearthError:
             with suppress(RateLimited):
                 count(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
             raise
+        finally:
+            self._count_reading()
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        """What `work` makes of a body; what it takes counts, whatever comes of it."""
+        cpu = self._bodies.gateway.clock.thread_cpu
+        began_at = cpu()
+        try:
+            return work()
+        finally:
+            self._cpu_s += cpu() - began_at
+
+    def _count_reading(self) -> None:
+        gateway = self._bodies.gateway
+        cpu_s, self._cpu_s = self._cpu_s, 0.0
+        if is_limited(self._identity, self._lane, gateway.rate_limiter):
+            self._bodies.reading.add(self._identity.caller, cpu_s, gateway.clock.monotonic())
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes are held from now on. Raises NoRoomForBodies."""
@@ -238,7 +274,7 @@ class Body:
         decoded = BytesIO()
         try:
             while not decompressor.eof:
-                piece = await asyncio.to_thread(decompressor.decompress, body, MIB)
+                piece = await asyncio.to_thread(self._timed, partial(decompressor.decompress, body, MIB))
                 body = b""
                 self.hold(self._held_bytes + len(piece))
                 decoded.write(piece)
@@ -248,6 +284,8 @@ class Body:
                     raise BadRequest("the zstd body is truncated")
         except zstd.ZstdError as error:
             raise BadRequest("the body is not valid zstd") from error
+        finally:
+            self._count_reading()
         return decoded.getvalue()
 
 

@@ -17,7 +17,7 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
-from hearth.config.loading import effectless, load_gateway_config
+from hearth.config.loading import changed_meanings, effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
     Plain,
@@ -94,7 +94,7 @@ def check(file: Path | None) -> None:
     click.echo(f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})")
     storage = settings.storage
     directory = open_directory(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
-    for warning in (*loaded.notes, *effectless(settings), *_home_model(settings), *directory):
+    for warning in (*loaded.notes, *changed_meanings(settings), *effectless(settings), *_home_model(settings), *directory):
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -271,3 +271,18 @@ def effectless(settings: Settings) -> Iterator[str]:
             yield f"auth.keys[{index}].allow_cloud: has no effect, because local_only of this key is set"
         if key.daily_usd is not None and not key.allow_cloud:
             yield f"auth.keys[{index}].daily_usd: has no effect without allow_cloud"
+
+
+def changed_meanings(settings: Settings) -> Iterator[str]:
+    """Settings that meant something else in the release before, and what they mean now."""
+    limits = settings.rate_limits
+    named = {"default": limits.default, **{f"callers.{name}": own for name, own in limits.callers.items()}}
+    for name, own in named.items():
+        for unit in ("minute", "hour"):
+            requests = getattr(own, f"requests_per_{unit}")
+            embeddings = getattr(own, f"embeddings_per_{unit}")
+            if requests is not None and embeddings is None:
+                yield (
+                    f"rate_limits.{name}.requests_per_{unit}: no longer counts embeddings; they have "
+                    f"embeddings_per_{unit}, which is {limits.default_of(f'embeddings_per_{unit}'):g} unless you set it"
+                )

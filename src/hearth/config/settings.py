@@ -40,7 +40,7 @@ from hearth.config.scheduler_settings import (
     TimeSliceSettings,
     load_options,
 )
-from hearth.types import Lane, Priority
+from hearth.types import Counted, Lane, Priority
 
 
 class BackendSettings(Section):
@@ -124,38 +124,62 @@ class CallerLimits(Section):
     """Limits of one caller."""
 
     requests_per_minute: fields.Count | None = None
-    """Maximum requests in any 60 seconds. Unset: see `rate_limits.default`."""
+    """Maximum requests in any 60 seconds, embeddings apart. Unset: see `rate_limits.default`."""
     requests_per_hour: fields.Count | None = None
-    """Maximum requests in any 3600 seconds. Unset: see `rate_limits.default`."""
+    """Maximum requests in any 3600 seconds, embeddings apart. Unset: see `rate_limits.default`."""
+    embeddings_per_minute: fields.Count | None = None
+    """Maximum embedding calls to the model server in any 60 seconds; requests that share one are one. Unset: see `rate_limits.default`."""
+    embeddings_per_hour: fields.Count | None = None
+    """Maximum embedding calls to the model server in any 3600 seconds. Unset: see `rate_limits.default`."""
+    reading_s_per_minute: fields.Duration | None = None
+    """Maximum CPU seconds in any 60 that Hearth spends on reading the bodies of requests. Unset: see `rate_limits.default`."""
 
 
 _UNSET = CallerLimits()
-_WITH_KEYS = (120, 2000)
-"""More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing."""
+_WITH_KEYS = CallerLimits(
+    requests_per_minute=120,
+    requests_per_hour=2000,
+    embeddings_per_minute=600,
+    embeddings_per_hour=20_000,
+    reading_s_per_minute=3.0,
+)
+"""More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing, and
+an upload of a thousand chunks is 125 calls. A prompt of 128,000 tokens takes 20 ms to read."""
 
 
 class RateLimitSettings(Section):
     """How many requests callers may send. Internal callers have no limit."""
 
     default: CallerLimits = _UNSET
-    """Limits of every external caller without its own. Unset: 120 per minute and 2000 per hour for callers with a key, none without."""
+    """Limits of every external caller without its own. Unset, for callers with a key: 120 requests per minute and 2000 per hour,
+    600 and 20000 embedding calls, and 3 s of reading per minute; none without keys."""
     callers: fields.Table[fields.Name, CallerLimits] = fields.EMPTY
     """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
-    def of_caller(self, caller: str) -> tuple[int, int]:
-        """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
-        minute, hour = _WITH_KEYS
-        for limits in (self.default, self.callers.get(caller, _UNSET)):
-            minute = minute if limits.requests_per_minute is None else limits.requests_per_minute
-            hour = hour if limits.requests_per_hour is None else limits.requests_per_hour
-        return minute, hour
+    def of_caller(self, caller: str, kind: Counted = "requests") -> tuple[int, int]:
+        """Requests, or embedding calls, per minute and hour."""
+        return int(self._limit(caller, f"{kind}_per_minute")), int(self._limit(caller, f"{kind}_per_hour"))
+
+    def reading_s(self, caller: str) -> float:
+        """Seconds per minute that reading this caller's bodies may take."""
+        return self._limit(caller, "reading_s_per_minute")
+
+    def _limit(self, caller: str, field: str) -> float:
+        """The caller's own, else the owner's default, else ours."""
+        chain = (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
+        limits: list[float | None] = [getattr(each, field) for each in chain]
+        return next(limit for limit in limits if limit is not None)
+
+    def default_of(self, field: str) -> float:
+        """A limit of callers who have none of their own."""
+        return self._limit("", field)
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""
         return {self.default, self.callers.get(caller, _UNSET)} != {_UNSET}
 
     def setting_of(self, caller: str, field: str) -> str:
-        """The path of the setting that decides `requests_per_minute` or `requests_per_hour` of a caller."""
+        """The path of the setting that decides a limit of a caller, such as `requests_per_minute`."""
         own = self.callers.get(caller)
         return f"rate_limits.{'default' if own is None or getattr(own, field) is None else f'callers.{caller}'}.{field}"
 

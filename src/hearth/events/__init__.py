@@ -389,6 +389,16 @@ class DrainEnded(Event):
     drained_s: float
 
 
+class UnloadRequested(Event):
+    """A caller of the model APIs asked for a model to go (`keep_alive` 0), which is a wish. Fields: `caller`; `model`; `kept`: why
+    the model stays, empty where it goes.
+    """
+
+    caller: str
+    model: str
+    kept: str
+
+
 class OrderGiven(Event):
     """Another admin command took effect. Fields: `order`: pause, resume, pin, unpin, load or unload; `model`:
     which, where it is about one.

@@ -6,7 +6,7 @@ import re
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, dataclass_transform
 
-from hearth.types import Lane, Outcome, RequestId, Sequence, Way
+from hearth.types import Counted, Lane, Outcome, RequestId, Sequence, Way
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """As in `logging`, which nothing that decides may import."""
@@ -49,9 +49,12 @@ class ItemEvent(Event):
 
 
 class ItemQueued(ItemEvent, level=DEBUG):
-    """Accepted. Fields: `position`: waiting items ahead of it."""
+    """Accepted. Fields: `position`: waiting items ahead of it; `counted`: what the rate limits counted it as, None for nothing (in no log
+    line).
+    """
 
     position: int
+    counted: Counted | None = "requests"
 
 
 class ItemDispatched(ItemEvent, level=DEBUG):
@@ -130,7 +133,7 @@ class ItemEnded(ItemEvent):
     `swap_s`: the part of it spent on the swap to its model; `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end;
     `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of the answer; `resumed`: how an interrupted
     stream went on, continued or replayed; `chain_id`: what ties calls of one task together; `cost_usd`: what Claude was paid, where it
-    answered.
+    answered; `counted` as of `ItemQueued`.
     """
 
     outcome: Outcome
@@ -148,6 +151,7 @@ class ItemEnded(ItemEvent):
     resumed: Way | None = None
     cost_usd: float | None = None
     chain_id: str | None = None
+    counted: Counted | None = "requests"
 
 
 class ItemLost(ItemEvent, level=WARNING):

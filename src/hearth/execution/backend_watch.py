@@ -6,6 +6,8 @@ timeout watches.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
@@ -18,6 +20,8 @@ from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
+LIST_INTERVAL_S = 1.0
+"""The list of models is read at most this often for names that are not in it."""
 
 
 class BackendWatch:
@@ -40,6 +44,9 @@ class BackendWatch:
         self._tracker = runtime.tracker
         self._installed: dict[str, InstalledModel] | None = None
         self._one_of: dict[str, str] = {}
+        self._listing = asyncio.Lock()
+        self._asked_at = -inf
+        self._answered = False
         self._swaps_begun = -1
         self._missing_home = ""
         self._down_since: float | None = None
@@ -65,16 +72,14 @@ class BackendWatch:
         return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
 
     async def resolve(self, model: str) -> str:
-        """`name_of` what a caller wrote; asks again before it says no, for models that were just pulled.
+        """`name_of` what a caller wrote; asks again before it says no, for models that were just pulled, but not for each of many.
 
         Raises:
             ModelNotFound: the backend does not have it, or does not run it itself.
         """
         name = self.name_of(model)
         if name is None:
-            try:
-                await self.refresh_installed()
-            except BackendError:
+            if not await self._list_again():
                 return canonical_model(model)
             name = self.name_of(model)
         if name is None:
@@ -82,6 +87,22 @@ class BackendWatch:
             why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
             raise ModelNotFound(f"model '{model}' {why}")
         return name
+
+    async def _list_again(self) -> bool:
+        """Read the list of models unless that was done a moment ago. False where the model server did not answer."""
+        async with self._listing:
+            now = self._clock.monotonic()
+            if now - self._asked_at >= LIST_INTERVAL_S:
+                self._asked_at = now
+                self._answered = False
+                with suppress(BackendError):
+                    await self.refresh_installed()
+                    self._answered = True
+            return self._answered
+
+    def list_may_differ(self) -> None:
+        """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for at once."""
+        self._asked_at = -inf
 
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""

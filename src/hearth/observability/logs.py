@@ -69,9 +69,10 @@ class LogLine:
 
 
 def line_of(event: Event, wall_at: float) -> LogLine:
-    """The line of an event: every field but `at`, which becomes the time stamp."""
+    """The line of an event: every field but `at`, which becomes the time stamp, and what only the rate limits of the next start need."""
     fields = vars(event).copy()
     del fields["at"]
+    fields.pop("counted", None)
     return LogLine(wall_at=wall_at, level=level_of(event), event=event.NAME, fields=fields)
 
 

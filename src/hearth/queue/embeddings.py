@@ -2,15 +2,17 @@
 
 A call that nothing like it is under way for goes to the queue at once. While one is, those that arrive are held, and go together: when
 `max_inputs` are there, when the last one under way has ended, after `max_wait_ms`, or when a call for another model arrives, so that models
-wait in the order in which they were asked for. A shared call is an item of the queue like any other; its body is made when an attempt
-starts, so a member whose caller has gone by then costs nothing. What one input can spoil for all (an error status, a connection that
-breaks) is asked again one by one.
+wait in the order in which they were asked for. Few calls that are alike are in the queue at once, the others wait here: a program that
+uploads a book sends a thousand inputs in a moment, and would fill the queue for everybody.
+
+A shared call is an item of the queue like any other; its body is made when an attempt starts, so a member whose caller has gone by then
+costs nothing. What one input can spoil for all (an error status, a connection that breaks) is asked again one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +43,8 @@ from hearth.types import SEVERAL_CALLERS, BackendCall, Headers, Lane, Outcome, P
 
 _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
 """Ends of a call that one of its inputs can bring about; what ails the model server as a whole is everybody's."""
+MOST_UNDER_WAY = 4
+"""Calls that are alike in the queue or at the model server: so many that no slot waits for the next one."""
 _JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
 Why: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
@@ -97,7 +101,7 @@ class Batch:
             inputs=len(items),
             prompt_preview="",
         )
-        return Submission(item=item, call=self._call_on, told=told, accepted=self.apart, carries=True)
+        return Submission(item=item, call=self._call_on, told=told, accepted=True, carries=True)
 
     def _call_on(self, model: str) -> BackendCall:
         if len(self.asked) == 1:
@@ -123,17 +127,24 @@ class EmbeddingBatcher(HandlingSink):
         self._underway = Counter[Key]()
         """Calls in the queue or at the model server."""
         self._held: dict[Key, Batch] = {}
+        """The one for each kind that still takes members."""
+        self._ready: dict[Key, deque[tuple[Batch, Why]]] = {}
+        """Those that wait for others of their kind to end."""
         self._seats: dict[Sequence, Batch] = {}
         self._stopping = False
         self._handlers = {DrainStarted: self._stop, GatewayStopping: self._stop}
 
     # The way in.
 
-    def take(self, new: Submission) -> Ticket | None:
+    def take(self, new: Submission, count: Callable[[], None]) -> Ticket | None:
         """Accept an embedding call that can share one with others; None where the queue is to take it as it is.
 
+        Args:
+            count: counts a call of the model server against the caller's limit. Not called for an input that goes into a call in
+                which its caller has another one; may raise RateLimited.
+
         Raises:
-            QueueFull: it would go alone, and there is no room.
+            QueueFull: it would go alone, or be the first of a call, and there is no room.
         """
         item, call = new.item, new.call
         is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
@@ -145,7 +156,15 @@ class EmbeddingBatcher(HandlingSink):
         key = Key(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
         self._flush_all("other_model", lambda held: held.model != key.model)
         if not self._underway[key] and key not in self._held:
+            count()
             return self._alone(key, new)
+        batch = self._held.get(key)
+        if batch is None:
+            self._worker.check_depth(item.lane)
+        if batch is not None and any(work.item.caller == item.caller for work in batch.works):
+            item.counted = None
+        else:
+            count()
         return self._join(key, new, one)
 
     def _alone(self, key: Key, new: Submission) -> Ticket:
@@ -190,8 +209,12 @@ class EmbeddingBatcher(HandlingSink):
 
     def _flush(self, key: Key, why: Why) -> None:
         batch = self._unhold(key)
-        if batch is not None:
+        if batch is None:
+            return
+        if self._underway[key] < MOST_UNDER_WAY or why == "stopping":
             self._submit(batch, why)
+        else:
+            self._ready.setdefault(key, deque()).append((batch, why))
 
     def _unhold(self, key: Key) -> Batch | None:
         batch = self._held.pop(key, None)
@@ -285,6 +308,7 @@ class EmbeddingBatcher(HandlingSink):
                 attempts=work.attempt,
                 interrupt_count=work.interrupts,
                 prompt_tokens=prompt_tokens,
+                counted=work.item.counted,
                 **work.identity,
             )
             self._emit(own)
@@ -318,7 +342,17 @@ class EmbeddingBatcher(HandlingSink):
         self._underway[key] -= 1
         if not self._underway[key]:
             del self._underway[key]
+        if key in self._ready:
+            self._submit(*self._next_ready(key))
+        elif key not in self._underway:
             self._flush(key, "idle")
+
+    def _next_ready(self, key: Key) -> tuple[Batch, Why]:
+        ready = self._ready[key]
+        following = ready.popleft()
+        if not ready:
+            del self._ready[key]
+        return following
 
     def _leave(self, sequence: Sequence) -> bool:
         """The caller does not want it any more; the last one to go ends the call."""
@@ -330,8 +364,17 @@ class EmbeddingBatcher(HandlingSink):
         if not batch.members and batch.sequence is not None:
             self._worker.cancel(batch.sequence)
         elif not batch.members:
-            self._unhold(batch.key)
+            self._drop(batch)
         return True
+
+    def _drop(self, batch: Batch) -> None:
+        """Nobody waits for this call any more, which is in no queue yet."""
+        if self._held.get(batch.key) is batch:
+            self._unhold(batch.key)
+            return
+        left = deque(each for each in self._ready.pop(batch.key, ()) if each[0] is not batch)
+        if left:
+            self._ready[batch.key] = left
 
     # What others ask for.
 
@@ -347,11 +390,15 @@ class EmbeddingBatcher(HandlingSink):
 
     def status(self) -> dict[str, object]:
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""
-        return {"held": sum(len(batch.members) for batch in self._held.values()), "calls_under_way": self._underway.total()}
+        waiting = [*self._held.values(), *(batch for ready in self._ready.values() for batch, _ in ready)]
+        return {"held": sum(len(batch.members) for batch in waiting), "calls_under_way": self._underway.total()}
 
     def _stop(self, event: DrainStarted | GatewayStopping) -> None:
         """Nothing is held any more; what arrives once the gateway stops is the queue's own to refuse."""
         self._stopping = self._stopping or isinstance(event, GatewayStopping)
+        for key in tuple(self._ready):
+            while key in self._ready:
+                self._submit(*self._next_ready(key))
         self._flush_all("stopping")
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from hearth.clock import Clock
 from hearth.errors import OrderRefused
-from hearth.events import DrainEnded, DrainStarted, OrderGiven
+from hearth.events import DrainEnded, DrainStarted, OrderGiven, UnloadRequested
 from hearth.execution.runtime import WakeableSleep
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
@@ -144,6 +144,39 @@ class OperatorCommands:
         if (stays or ordered) and ordered is not False:
             self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
         return resident is not None or name in self._state.ordered
+
+    async def wish_unloaded(self, model: str, caller: str) -> str:
+        """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on it.
+
+        It is no command: the home and the pinned model stay, whatever is in use or waited for, and
+        what an admin has ordered. Raises ModelNotFound.
+
+        Returns:
+            Why the model stays; empty where it goes, or is not in memory.
+        """
+        name = await self._resolve(model)
+        resident = self._state.residency.residents.get(name)
+        if resident is None or resident.phase == "unloading":
+            return ""
+        kept = self._claim_on(name)
+        self._events.emit(UnloadRequested(at=self._clock.monotonic(), caller=caller, model=name, kept=kept))
+        if not kept:
+            self._post(inputs.ModelOrdered(model=name, comes=False))
+        return kept
+
+    def _claim_on(self, model: str) -> str:
+        """Whose claim on a model goes before a caller's wish; empty for nobody's."""
+        state = self._state
+        claims = {
+            "pinned": model == self.pinned,
+            "home model": model == state.home,
+            "in use": state.runs_on(model),
+            "being loaded": not state.is_there(model),
+            "waited for": state.waiting.wants(model) > 0,
+            "ordered by an admin": state.ordered.get(model, False),
+            "held for callers who return": state.held_until is not None,
+        }
+        return next((why for why, holds in claims.items() if holds), "")
 
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)

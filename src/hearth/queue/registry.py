@@ -61,7 +61,7 @@ class Registry:
         item = work.item
         self._works[item.sequence] = work
         self._by_request.setdefault(item.request_id, []).append(item.sequence)
-        self.tell(work, ItemQueued(at=at, position=position, **work.identity))
+        self.tell(work, ItemQueued(at=at, position=position, counted=item.counted, **work.identity))
 
     def tell(self, work: ActiveRequest, event: Event) -> None:
         (work.new.told or self._emit)(event)
@@ -121,6 +121,7 @@ class Registry:
             cost_usd=cost_usd,
             chain_id=work.item.chain_id,
             resumed=work.resumed,
+            counted=work.item.counted,
             **work.identity,
         )
         self.tell(work, ended)

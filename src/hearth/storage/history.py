@@ -27,7 +27,7 @@ from hearth.storage import failpoints
 from hearth.storage.opening import storable
 from hearth.storage.table import Calendar, Table, Types, record
 from hearth.storage.writer import Upkeep
-from hearth.types import BATCH_JOB_PREFIX, DAY_S, JOB_PREFIX, MIB, EndedCount, Invocation, Lane, LoggedSwap, Outcome
+from hearth.types import BATCH_JOB_PREFIX, DAY_S, JOB_PREFIX, MIB, Counted, EndedCount, Invocation, Lane, LoggedSwap, Outcome
 
 # Requests and swaps.
 
@@ -37,8 +37,9 @@ CATCH_UP_S = 1.0
 
 _TYPES: Types = {"lane": Lane, "outcome": Outcome}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
+_WRITTEN = (*_COLUMNS, "counted")
 _INSERT = (
-    f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 - our names
+    f"INSERT INTO invocation_log ({', '.join(_WRITTEN)}) VALUES ({', '.join(f':{name}' for name in _WRITTEN)}) "  # noqa: S608 - our names
     "ON CONFLICT (epoch, sequence) DO NOTHING"
 )
 _SELECT = (
@@ -51,18 +52,24 @@ _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
     "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
 )
-_NOTE = "INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_NOTE = (
+    "INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s, counted) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
 _HEX = "[0-9a-f]" * 32
 _OF_CALLERS = f"request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}'"
 _ADMISSIONS = (
-    "SELECT caller, accepted_wall_s FROM invocation_log "  # noqa: S608 - our names
-    f"WHERE accepted_wall_s >= :since AND lane = :lane AND {_OF_CALLERS} "
-    f"UNION ALL SELECT caller, accepted_wall_s FROM admissions AS a WHERE accepted_wall_s >= :since AND {_OF_CALLERS} "
-    "AND NOT EXISTS (SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence) "
-    "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane "
-    f"AND id NOT GLOB '{BATCH_JOB_PREFIX}*' "
-    "UNION ALL SELECT caller, created_wall_s FROM files WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch' "
-    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
+    "SELECT caller, accepted_wall_s, counted FROM invocation_log "  # noqa: S608 - our names
+    f"WHERE accepted_wall_s >= :since AND lane = :lane AND counted <> '' AND {_OF_CALLERS} "
+    "UNION ALL SELECT caller, accepted_wall_s, counted FROM admissions AS a "
+    f"WHERE accepted_wall_s >= :since AND counted <> '' AND {_OF_CALLERS} AND NOT EXISTS "
+    "(SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence) "
+    "UNION ALL SELECT caller, accepted_wall_s, 'requests' FROM jobs "
+    f"WHERE accepted_wall_s >= :since AND lane = :lane AND id NOT GLOB '{BATCH_JOB_PREFIX}*' "
+    "UNION ALL SELECT caller, created_wall_s, 'requests' FROM files "
+    "WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch' "
+    "UNION ALL SELECT caller, created_wall_s, 'requests' FROM batches "
+    "WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
 )
 """A job has a row for each start, a batch for each request, and each was admitted once, as was an upload (internal callers' too, whom no
 limit holds). No request of a caller goes by such an id (`api.request`)."""
@@ -134,6 +141,7 @@ class InvocationLog(Table, HandlingSink):
         ended_wall_s = self._wall_s(event.at)
         row = {name: storable(value) if isinstance(value, str) and not value.isascii() else value for name, value in vars(event).items()}
         row |= {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
+        row["counted"] = event.counted or ""
         self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
 
     def _on_swap(self, event: SwapCompleted | SwapFailed) -> None:
@@ -155,7 +163,7 @@ class InvocationLog(Table, HandlingSink):
     def note_admissions(self) -> None:
         """Have a row written for each external item that has not ended and has none."""
         rows = [
-            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), self._wall_s(item.at))
+            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), self._wall_s(item.at), item.counted or "")
             for item in self._under_way.values()
         ]
         self._under_way.clear()
@@ -214,9 +222,9 @@ class InvocationLog(Table, HandlingSink):
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
         return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))
 
-    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits."""
-        return await self._select(lambda row: (row[0], row[1]), _ADMISSIONS, {"since": wall_s, "lane": Lane.EXTERNAL})
+    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
+        """Caller, instant and kind of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits."""
+        return await self._select(lambda row: (row[0], row[1], row[2]), _ADMISSIONS, {"since": wall_s, "lane": Lane.EXTERNAL})
 
 
 def _summed(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
