@@ -92,7 +92,7 @@ class Gateway:
         self.on_stop = list(on_stop)
         self._identity, self._notes = identity, notes
         self._started_at: float | None = None
-        self._stopping = False
+        self._stopping = self._recalled = False
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
@@ -138,8 +138,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`. Raises StorageUnavailable."""
-        if self.history is not None:
-            await self._recall(self.history)
+        await self.recall()
         self._started_at = self.clock.monotonic()
         for note in self._notes:
             self.events.emit(OwnerWarned(at=self._started_at, text=note))
@@ -147,8 +146,15 @@ class Gateway:
         for name, run in self._companions:
             self._supervisor.start(name, run)
 
-    async def _recall(self, history: InvocationHistory) -> None:
-        """What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window."""
+    async def recall(self) -> None:
+        """Read the last hour and day, once; before a server listens, so that no limit begins anew. Raises StorageUnavailable.
+
+        What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window.
+        """
+        history = self.history
+        if history is None or self._recalled:
+            return
+        self._recalled = True
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
         for kind in COUNTED:

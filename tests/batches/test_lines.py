@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.config.settings import Settings
+from hearth.dialects.gojson import LARGE_BYTES
 from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, Problem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
 from tests.batches.house import COMPLETIONS, jsonl, line, new_batch
@@ -33,7 +35,7 @@ def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[
 @given(st.lists(st.binary(max_size=20).map(lambda each: each.replace(b"\n", b"")), max_size=10), st.lists(st.integers(0, 30), max_size=10))
 def test_a_file_is_cut_into_the_same_lines_however_it_comes(texts, sizes):
     content = b"\n".join(texts)
-    expected = [(number, text) for number, text in enumerate(texts, 1) if text.strip()]
+    expected = [(number, text) for number, text in enumerate(texts, 1) if text.removeprefix(BOM_UTF8).strip()]
     found = split(content, sizes)
     assert [(each.line, each.text) for each in found] == expected
     assert all(content[each.start : each.start + each.length] == each.text for each in found)
@@ -45,7 +47,7 @@ def test_a_line_that_is_too_long_is_not_kept_and_those_after_it_are_found():
     assert [each.text for each in split(b"b" * 50 + b"\n" + b"b" * 51, [30], limit_bytes=50)] == [b"b" * 50, None]
 
 
-@pytest.mark.parametrize("custom_id", ["x", "x" * 512])
+@pytest.mark.parametrize("custom_id", ["x", "x" * 512, "a b", "id\u00a07", "\U0001f468\u200d\U0001f469", "\ue000", "\u2028", "\u0378"])
 def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming(custom_id):
     text = jsonl({**GOOD, "custom_id": custom_id}).rstrip()
     assert checked(text) == BatchLine(line=7, custom_id=custom_id, model="a:latest", start=0, length=len(text))
@@ -64,6 +66,7 @@ def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_stre
         ({"custom_id": "x" * 513}, "invalid_custom_id", "custom_id"),
         ({"custom_id": "a\nb"}, "invalid_custom_id", "custom_id"),
         ({"custom_id": "\ud800"}, "invalid_custom_id", "custom_id"),
+        *(({"custom_id": f"a{control}b"}, "invalid_custom_id", "custom_id") for control in ("\0", "\t", "\x1b", "\x7f", "\x85")),
         ({"method": "GET"}, "invalid_method", "method"),
         ({"url": "/v1/embeddings"}, "invalid_url", "url"),
         ({"url": 7}, "invalid_url", "url"),
@@ -80,10 +83,33 @@ def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param
     assert (problem["code"], problem["line"], problem["param"]) == (code, 7, param)
 
 
+SHORT = jsonl(GOOD).rstrip()
+LONG = jsonl({**GOOD, "body": {**GOOD["body"], "user": "x" * LARGE_BYTES}}).rstrip()
+SIZES = (SHORT, LONG)
+
+
+@pytest.mark.parametrize("text", SIZES, ids=("short", "long"))
+def test_a_mark_of_the_byte_order_is_dropped_whatever_the_size(text):
+    marked = BOM_UTF8 + text
+    assert checked(marked) == BatchLine(line=7, custom_id="x", model="a:latest", start=0, length=len(marked))
+    assert request_in(marked, COMPLETIONS) == request_in(text, COMPLETIONS)
+    assert [each.line for each in split(BOM_UTF8 + b"\n" + text, [])] == [2]
+
+
+def spoiled(old: bytes, new: bytes) -> list[bytes]:
+    return [text.replace(old, new) for text in SIZES]
+
+
 @for_each(
     ("text", "models", "code"),
     [
-        *((text, (), "invalid_json_line") for text in (b"{", b"[]", b"7", b"\xff", b"[" * 100_000)),
+        *((text, (), "invalid_json_line") for text in (b"{", b"[]", b"7", b"[" * 100_000)),
+        *((text, (), "invalid_json_line") for text in spoiled(b'"x"', b"NaN")),
+        *((text, (), "invalid_json_line") for text in spoiled(b'"x"', b"1e999")),
+        *((text + b" {}", (), "invalid_json_line") for text in SIZES),
+        *((text + BOM_UTF8, (), "invalid_json_line") for text in SIZES),
+        *((text, (), "invalid_encoding") for text in (b"\xff", *spoiled(b'"x"', b'"\xfc"'), *spoiled(b'"x"', b'"\xed\xa0\x80"'))),
+        *((text.decode().encode(coding), (), "invalid_encoding") for text in SIZES for coding in ("utf-16", "utf-16-le", "utf-32-be")),
         (None, (), "line_too_long"),
         (jsonl(GOOD), ("b*",), "model_not_allowed"),
     ],

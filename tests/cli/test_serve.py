@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -28,8 +30,9 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, StorageUnavailable
 from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
+from hearth.gateway import Gateway
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
@@ -57,7 +60,8 @@ def test_what_cannot_be_served_ends_in_words(hearth, tmp_path, args, environ, co
     assert all(each.format(taken=taken) in result.stderr for each in says)
 
 
-def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(tmp_path: Path):
+@pytest.mark.parametrize("last", [signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU], ids=str)
+def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(last: signal.Signals, tmp_path: Path):
     file = tmp_path / "hearth.yaml"
     file.write_text("queue: {max_external_depth: 5}\n")
     command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(file)]
@@ -73,9 +77,11 @@ def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_
         assert (reloaded["event"], reloaded["generation"], reloaded["needs_restart"]) == ("config_reloaded", 2, ["server.port"])
         file.write_text("queue: {max_external_depth: six}\n")
         assert next(said)["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO):
+            gateway.send_signal(number)
         gateway.send_signal(signal.SIGHUP)
         assert next(said)["event"] == "config_rejected"
-        gateway.send_signal(signal.SIGINT)
+        gateway.send_signal(last)
         assert [each["event"] for each in said] == ["gateway_stopped"]
         assert (gateway.wait(timeout=WITHIN_S), gateway.stderr.read()) == (0, f"configuration: {file}\n")
 
@@ -120,6 +126,40 @@ async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_serv
         writer.close()
     assert events.of(GatewayStarted) == []
     assert len(events.of(GatewayStopped)) == 1
+
+
+class SlowHistory:
+    """A history that is read when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def admissions_since(self, _wall_s: float) -> list[Any]:
+        self.asked.set()
+        await self.may_answer.wait()
+        raise StorageUnavailable("disk_full")
+
+
+async def test_the_port_opens_when_the_store_is_open_and_read():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    history = SlowHistory()
+
+    def beside(gateway: Gateway) -> None:
+        gateway.history = cast("Any", history)
+
+    async def live() -> None:
+        async with running_gateway(GatewayConfig(), port=port, backend_mode=BackendMode.EMULATOR, beside=beside):
+            pass
+
+    living = asyncio.ensure_future(live())
+    async with asyncio.timeout(WITHIN_S):
+        await history.asked.wait()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    history.may_answer.set()
+    with suppress(StorageUnavailable):
+        await living
 
 
 async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(tmp_path: Path):

@@ -13,6 +13,7 @@ import pytest
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, occupied
+from tests.emulator.conftest import Emulated
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
 
@@ -163,3 +164,27 @@ async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(emulat
     began_at = time.monotonic()
     assert (await caller.generate("a", tokens=FOREVER_TOKENS))["eval_count"] == FOREVER_TOKENS
     assert time.monotonic() - began_at < FOREVER_TOKENS * timer_s
+
+
+@pytest.mark.parametrize(
+    ("path", "packed"), [("/api/embed", {}), ("/v1/embeddings", {}), ("/v1/embeddings", {"encoding_format": "base64"})]
+)
+async def test_many_embeddings_are_computed_in_many_steps_of_the_loop(emulated: Emulated, path: str, packed: dict[str, str]) -> None:
+    _, caller = await emulated(model("a", capabilities=("embedding",), embedding_length=768))
+    body = {"model": "a", "input": [f"text {number}" for number in range(1000)], **packed}
+
+    async def ask() -> bytes:
+        async with caller.session.post(caller.url + path, json=body) as response:
+            return await response.read()
+
+    answer = asyncio.create_task(ask())
+    longest_s = 0.0
+    began_s = last_s = time.thread_time()  # of the processor: it does not matter how busy the machine is
+    while not answer.done():
+        await asyncio.sleep(0)
+        now_s = time.thread_time()
+        longest_s = max(longest_s, now_s - last_s)
+        last_s = now_s
+    found = json.loads(answer.result())
+    assert len(found.get("embeddings") or found["data"]) == 1000
+    assert longest_s < (last_s - began_s) / 4

@@ -70,6 +70,19 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
+_IGNORED = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+)
+"""Each would end the process without its shutdown. Handled, not set to `SIG_IGN`, which children
+would inherit."""
+
+
 class Signals:
     """What the operating system asks for, as events. SIGHUP is ignored until somebody wants it."""
 
@@ -77,8 +90,10 @@ class Signals:
         self.stop_requested = asyncio.Event()
         self.hurry_requested = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPING:
             self._loop.add_signal_handler(number, self._stop)
+        for number in _IGNORED:
+            self._loop.add_signal_handler(number, lambda: None)
         self.on_reload(lambda: None)
 
     def on_reload(self, reload: Callable[[], object]) -> None:
@@ -90,7 +105,7 @@ class Signals:
         self.stop_requested.set()
 
     def close(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (*_STOPPING, *_IGNORED, signal.SIGHUP):
             self._loop.remove_signal_handler(number)
 
 
@@ -212,6 +227,7 @@ async def running_gateway(
     server = HearthServer(HearthApp(gateway, host=host), lambda: gateway.config.settings.server, connections=connections)
     try:
         beside(gateway)
+        await gateway.recall()
         url = await server.start(host, config.settings.server.port if port is None else port)
         looped = await asyncio.to_thread(hearth_problem, gateway.model_server)  # only now would this very Hearth answer there
         if looped is not None:
@@ -249,7 +265,8 @@ async def serve(
 ) -> int:
     """Run the gateway and its HTTP server until a signal ends it, logging to standard output.
 
-    SIGTERM and SIGINT drain and stop, a second one cuts the drain short; SIGHUP reads the configuration again.
+    SIGTERM, SIGINT and SIGQUIT drain and stop, a second one cuts the drain short; SIGHUP reads the
+    configuration again; others that would end the process are ignored.
 
     Returns:
         The exit code of the process.

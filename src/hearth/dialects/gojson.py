@@ -55,12 +55,12 @@ class GoJsonError(BadRequest):
     """A body that Go's JSON decoder would refuse, or refuse to put into a field."""
 
 
-def decode(body: bytes) -> JsonValue:
-    """The first JSON value of `body`. Raises GoJsonError."""
-    return decode_document(body)[0]
+def decode(body: bytes, *, whole: bool = False) -> JsonValue:
+    """The first JSON value of `body`, the only one where it must be `whole`. Raises GoJsonError."""
+    return decode_document(body, whole=whole)[0]
 
 
-def decode_document(body: bytes) -> tuple[JsonValue, bool]:
+def decode_document(body: bytes, *, whole: bool = False) -> tuple[JsonValue, bool]:
     """As `decode`, and whether no object repeats a key: only then `body` means the same to every reader."""
     repeated: list[JsonObject] = []
 
@@ -76,9 +76,20 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
     if start == len(text):
         raise GoJsonError("EOF")
     is_large = len(body) > LARGE_BYTES
-    decoder = _decoder(built, in_pieces=is_large)
+    value, end = _first_value(_decoder(built, in_pieces=is_large), text, start)
+    if whole and text[end:].strip(_SPACE):
+        raise GoJsonError(f"invalid JSON near character {end}: another value")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _refuse_deep(value)
+    if not is_large and _SURROGATE_ESCAPE.search(body):
+        value = _without_surrogates(value)
+    return value, not repeated
+
+
+def _first_value(decoder: json.JSONDecoder, text: str, start: int) -> tuple[JsonValue, int]:
+    """The value that begins at `start`, and where it ends. Raises GoJsonError."""
     try:
-        value: JsonValue = decoder.raw_decode(text, start)[0]
+        return decoder.raw_decode(text, start)
     except RecursionError:
         raise GoJsonError("exceeded max depth") from None
     except json.JSONDecodeError as error:
@@ -87,11 +98,6 @@ def decode_document(body: bytes) -> tuple[JsonValue, bool]:
         raise GoJsonError(f"invalid JSON near character {error.pos}: {error.msg}") from error
     except ValueError as error:  # more digits than Python reads
         raise GoJsonError("a number has too many digits") from error
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _refuse_deep(value)
-    if not is_large and _SURROGATE_ESCAPE.search(body):
-        value = _without_surrogates(value)
-    return value, not repeated
 
 
 def _decoder(built: Callable[[list[tuple[str, JsonValue]]], JsonObject], *, in_pieces: bool) -> json.JSONDecoder:

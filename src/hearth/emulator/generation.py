@@ -6,6 +6,7 @@ Reads only what Ollama reads: of an OpenAI body `max_tokens` counts; `max_comple
 
 from __future__ import annotations
 
+import asyncio
 import math
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
@@ -40,10 +41,26 @@ from hearth.emulator.prompts import (
     read_options,
     token_ids,
 )
+from hearth.emulator.reading import (
+    anthropic_message,
+    anthropic_tools,
+    as_function,
+    effort_of,
+    go_type,
+    images,
+    integers,
+    native_message,
+    openai_message,
+    plain_text,
+    response_item,
+    strings,
+    system_message,
+    think_of,
+    tools_of,
+)
 from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, logprobs_of, plan_reply, shortest, vector_of
-from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s
+from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, with_rows
 
-_TEXTS = ("text", "input_text", "output_text")
 _PIECES_BEFORE_DEATH = 3
 
 
@@ -146,8 +163,10 @@ class Session:
 async def generate(call: Call) -> None:
     """A missing model is looked up before anything else is refused."""
     body = call.read()
-    prompt, system, suffix = (body.string(name) for name in ("prompt", "system", "suffix"))
-    turns = [*_system(system), Message(role="user", content=prompt + suffix)] if prompt else []
+    prompt, system, suffix, _ = (body.string(name) for name in ("prompt", "system", "suffix", "template"))
+    images(body)
+    integers(body, "context")
+    turns = [*system_message(system), Message(role="user", content=prompt + suffix)] if prompt else []
     raw = body.flag("raw")
     ask = replace(_native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw)
     installed = call.engine.catalogue.require(ask.model)
@@ -159,9 +178,8 @@ async def generate(call: Call) -> None:
 
 async def chat(call: Call) -> None:
     body = call.read()
-    turns = [_message(one, one.string("content"), "thinking") for one in body.objects("messages")]
-    tools = [one.fields for one in body.objects("tools")]
-    ask = replace(_native_ask(body), messages=turns, tools=tools)
+    turns = [native_message(one) for one in body.objects("messages")]
+    ask = replace(_native_ask(body), messages=turns, tools=tools_of(body))
     _check_logprobs(ask)
     await _answer_native(call, _required(call, ask), ask, task="chat")
 
@@ -172,7 +190,7 @@ def _native_ask(body: Body) -> Ask:
         stream=body.flag("stream", default=True),
         options=body.map("options"),
         schema=body.get("format") or None,
-        think=body.get("think"),
+        think=think_of(body),
         keep_alive_s=keep_alive_s(body),
         shift=body.flag("shift", default=True),
         truncate=body.flag("truncate", default=True),
@@ -212,10 +230,10 @@ async def chat_completions(call: Call) -> None:
     wanted = body.object("response_format")
     ask = replace(
         _openai_ask(body, limit="max_tokens"),
-        messages=[_message(one, _openai_text(one.get("content"), "text"), "reasoning") for one in messages],
-        tools=[one.fields for one in body.objects("tools")],
+        messages=[openai_message(one) for one in messages],
+        tools=tools_of(body),
         schema=_schema(wanted, wanted.get("json_schema")),
-        think=body.string("reasoning_effort") or body.object("reasoning").get("effort") or None,
+        think=effort_of(body),
         logprobs=body.flag("logprobs"),
         top_logprobs=body.integer("top_logprobs") or 0,
     )
@@ -225,7 +243,10 @@ async def chat_completions(call: Call) -> None:
 
 async def completions(call: Call) -> None:
     body = call.read()
-    prompt = body.string("prompt") + body.string("suffix")
+    prompt, stop = body.string("prompt") + body.string("suffix"), body.get("stop")
+    for one in stop if isinstance(stop, list) else ():
+        if not isinstance(one, str):
+            raise OllamaError(400, f"invalid type for 'stop' field: {go_type(one)}", at_bind=True)
     ask = replace(_openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)])
     await _answer_openai(call, call.engine.catalogue.require(ask.model), ask, body, task="generate")
 
@@ -239,11 +260,11 @@ async def transcriptions(call: Call) -> None:
 
 async def responses(call: Call) -> None:
     body = call.read()
-    turns, given = _system(body.string("instructions")), body.get("input")
+    turns, given = system_message(body.string("instructions")), body.get("input")
     if isinstance(given, str):
         turns.append(Message(role="user", content=given))
     elif isinstance(given, list):
-        turns += [_item(Body(one).fields) for one in given]
+        turns += [response_item(Body(one)) for one in given]
     else:
         raise OllamaError(400, "input must be a string or array", at_bind=True)
     wanted = body.object("text").object("format")
@@ -251,7 +272,7 @@ async def responses(call: Call) -> None:
     ask = replace(
         _openai_ask(body, limit="max_output_tokens"),
         messages=turns,
-        tools=[_tool(one, "parameters") for one in tools if one.get("type") == "function"],
+        tools=[as_function(one, "parameters") for one in tools if one.get("type") == "function"],
         schema=_schema(wanted, wanted.fields),
         think=body.object("reasoning").get("effort"),
     )
@@ -268,11 +289,12 @@ async def responses(call: Call) -> None:
 
 def _openai_ask(body: Body, *, limit: str) -> Ask:
     stop = body.get("stop")
+    stops = stop if isinstance(stop, list) else [stop]
     options: JsonObject = {
         "num_predict": body.integer(limit),
         "seed": body.integer("seed"),
         "temperature": body.number("temperature"),
-        "stop": stop if stop is None or isinstance(stop, list) else [stop],
+        "stop": [one for one in stops if isinstance(one, str)],
     }
     return Ask(
         model=body.string("model"),
@@ -280,32 +302,6 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
         options={name: value for name, value in options.items() if value is not None},
         render_only=body.flag("_debug_render_only"),
     )
-
-
-def _item(item: JsonObject) -> Message:
-    kind = item.get("type")
-    if kind == "function_call_output":
-        return Message(role="tool", content=str(item.get("output")))
-    if kind == "function_call":
-        return Message(role="assistant", content="", tool_calls=encode(item).decode())
-    return Message(role=str(item.get("role") or "user"), content=_openai_text(item.get("content"), *_TEXTS))
-
-
-def _openai_text(content: JsonValue, *text_kinds: str) -> str:
-    """The text in a message's content; raises `OllamaError` 400 for parts that OpenAI's layer does not read."""
-    if content is not None and not isinstance(content, str | list):
-        raise OllamaError(400, "invalid message content type: map[string]interface {}", at_bind=True)
-    for one in content if isinstance(content, list) else ():
-        part = Body(one).fields
-        kind, image = part.get("type"), part.get("image_url")
-        if kind in text_kinds and isinstance(part.get("text"), str):
-            continue
-        if kind not in ("image_url", "input_image"):
-            raise OllamaError(400, "invalid message format", at_bind=True)
-        url = image.get("url") if isinstance(image, dict) else image
-        if not isinstance(url, str) or not url.startswith("data:"):
-            raise OllamaError(400, "image URLs are not currently supported, please use base64 encoded data instead", at_bind=True)
-    return _text(content)
 
 
 def _schema(wanted: Body, described: JsonValue) -> JsonValue:
@@ -362,56 +358,19 @@ def _messages_ask(body: Body) -> Ask:
     for text, applies in refusals.items():
         if applies:
             raise OllamaError(400, text, at_bind=True)
-    options = {"num_predict": limit_tokens, "temperature": body.number("temperature"), "stop": body.array("stop_sequences")}
+    options: JsonObject = {
+        "num_predict": limit_tokens,
+        "temperature": body.number("temperature"),
+        "stop": [*strings(body, "stop_sequences")],
+    }
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
-        messages=_system(_text(body.get("system"))) + [_anthropic_message(one) for one in turns],
-        tools=[_tool(one.fields, "input_schema") for one in body.objects("tools")],
+        messages=system_message(plain_text(body.get("system"))) + [anthropic_message(one) for one in turns],
+        tools=anthropic_tools(body),
         options={name: value for name, value in options.items() if value not in (None, [])},
         think=body.object("thinking").get("type") == "enabled",
     )
-
-
-def _anthropic_message(body: Body) -> Message:
-    content = body.get("content")
-    blocks = content if isinstance(content, list) else []
-    is_result = any(isinstance(one, dict) and one.get("type") == "tool_result" for one in blocks)
-    return Message(role="tool" if is_result else body.string("role"), content=_text(content))
-
-
-def _message(body: Body, content: str, thinking: str) -> Message:
-    """A message of Ollama's or OpenAI's; `thinking` is where they have the model's thoughts."""
-    calls = body.array("tool_calls")
-    called = encode(calls).decode() if calls else ""
-    return Message(role=body.string("role"), content=content, tool_calls=called, thinking=body.string(thinking))
-
-
-def _text(content: JsonValue) -> str:
-    """The text of a message, or of its blocks in any dialect; an image counts as a marker."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list):
-        return "".join(_text(block) for block in content)
-    if isinstance(content, dict):
-        match content.get("type"):
-            case str() as kind if kind in _TEXTS and isinstance(content.get("text"), str):
-                return str(content["text"])
-            case "tool_result":
-                return _text(content.get("content"))
-            case "tool_use":
-                return encode(content.get("input")).decode()
-    return "[img]"
-
-
-def _system(text: str) -> list[Message]:
-    return [Message(role="system", content=text)] if text else []
-
-
-def _tool(tool: JsonObject, schema: str) -> JsonObject:
-    """A tool in Ollama's form; `schema` is where its parameters are."""
-    function: JsonObject = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get(schema)}
-    return {"type": "function", "function": function}
 
 
 def _check_logprobs(ask: Ask) -> None:
@@ -433,12 +392,15 @@ async def embed(call: Call) -> None:
     body = call.read()
     texts = _inputs(body.get("input"))
     ask = replace(_embedding_ask(body), truncate=body.flag("truncate", default=True))
-    vectors, tokens, load_s = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
-    answer: JsonObject = {"model": ask.model, "embeddings": [[*map(shortest, vector)] for vector in vectors]}
+    found = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
+    rows = [encode([*map(shortest, vector)]) async for vector in found.vectors()]
+    timings: JsonObject = {}
     if texts:
         total_s = call.engine.clock.monotonic() - call.received_at
-        answer |= {"total_duration": nanoseconds(total_s), "load_duration": nanoseconds(load_s), "prompt_eval_count": tokens}
-    await call.json(answer)
+        timings["total_duration"] = nanoseconds(total_s)
+        timings["load_duration"] = nanoseconds(found.load_s)
+        timings["prompt_eval_count"] = found.tokens
+    await call.written(with_rows({"model": ask.model}, "embeddings", rows, timings))
 
 
 async def legacy_embeddings(call: Call) -> None:
@@ -447,7 +409,8 @@ async def legacy_embeddings(call: Call) -> None:
     prompt, ask = body.string("prompt"), _embedding_ask(body)
     if not ask.model:
         raise OllamaError(400, "model is required")
-    vectors, _, _ = await _embed(call, ask, [prompt] if prompt else [], unsupported_status=500)
+    found = await _embed(call, ask, [prompt] if prompt else [], unsupported_status=500)
+    vectors = [vector async for vector in found.vectors()]
     await call.json({"embedding": [*vectors[0]] if vectors else []})
 
 
@@ -459,12 +422,13 @@ async def openai_embeddings(call: Call) -> None:
         raise OllamaError(400, "invalid input", at_bind=True)
     packed = body.string("encoding_format").lower() == "base64"
     texts = [""] if given == "" else _inputs(given)
-    vectors, tokens, _ = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
-    data: list[JsonValue] = [
-        {"object": "embedding", "embedding": b64encode(floats_of(vector)).decode() if packed else [*map(shortest, vector)], "index": place}
-        for place, vector in enumerate(vectors)
-    ]
-    await call.json({"object": "list", "data": data, "model": ask.model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+    found = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
+    rows: list[bytes] = []
+    async for vector in found.vectors():
+        value: JsonValue = b64encode(floats_of(vector)).decode() if packed else [*map(shortest, vector)]
+        rows.append(encode({"object": "embedding", "embedding": value, "index": len(rows)}))
+    usage: JsonObject = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    await call.written(with_rows({"object": "list"}, "data", rows, {"model": ask.model, "usage": usage}))
 
 
 def _embedding_ask(body: Body) -> Ask:
@@ -479,10 +443,24 @@ def _inputs(given: JsonValue) -> list[str]:
     return texts
 
 
-async def _embed(
-    call: Call, ask: Ask, texts: Sequence[str], *, dimensions: int | None = None, unsupported_status: int = 501
-) -> tuple[list[tuple[float, ...]], int, float]:
-    """The vectors, the tokens of all texts, and how long the load took in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Embedded:
+    """Texts that a runner has read, how many tokens they have, and how long the load took in seconds."""
+
+    model: EmulatedModel
+    texts: Sequence[str]
+    dimensions: int | None
+    tokens: int
+    load_s: float
+
+    async def vectors(self) -> AsyncIterator[tuple[float, ...]]:
+        """One after the other. Between them others get the loop: a vector takes a millisecond, and a request may have thousands."""
+        for text in self.texts:
+            yield vector_of(self.model, text, self.dimensions)
+            await asyncio.sleep(0)
+
+
+async def _embed(call: Call, ask: Ask, texts: Sequence[str], *, dimensions: int | None = None, unsupported_status: int = 501) -> _Embedded:
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
     installed, engine = call.engine.catalogue.require(ask.model, template=missing), call.engine
     model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
@@ -490,10 +468,13 @@ async def _embed(
         load_s = engine.clock.monotonic() - call.received_at
         if texts and not model.can("embedding"):
             raise OllamaError(unsupported_status, "This server does not support embeddings. Start it with `--embeddings`")
-        sizes = [count_tokens(model, text) for text in texts]
+        sizes: list[int] = []
+        for text in texts:
+            sizes.append(count_tokens(model, text))
+            await asyncio.sleep(0)
         if not ask.truncate and any(tokens > options.num_ctx for tokens in sizes):
             raise OllamaError(400, "the input length exceeds the context length")
         sizes = [min(tokens, options.num_ctx) for tokens in sizes]
         for tokens in sizes:
             await engine.speak(runner, tokens)
-    return [vector_of(model, text, dimensions) for text in texts], sum(sizes), load_s
+    return _Embedded(model=model, texts=texts, dimensions=dimensions, tokens=sum(sizes), load_s=load_s)

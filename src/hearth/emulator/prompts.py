@@ -176,6 +176,8 @@ def _check(name: str, value: JsonValue) -> None:
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
     if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(kind, numeric):
         raise OllamaError(500, f'option "{name}" must be of type {kind}')
+    if isinstance(value, list) and kind == "array" and not all(isinstance(one, str) for one in value):
+        raise OllamaError(500, f'option "{name}" must be of an array of strings')
 
 
 def check_format(schema: JsonValue) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
@@ -90,7 +90,11 @@ class Call:
 
     async def json(self, value: JsonObject) -> None:
         """A native answer has a charset and no newline; those of `/v1` routes have a newline and no charset."""
-        await self.whole(encode(value) + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
+        await self.written(encode(value))
+
+    async def written(self, body: bytes) -> None:
+        """As `json`, for a value that is JSON already."""
+        await self.whole(body + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
 
     async def refuse(self, error: OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""
@@ -121,6 +125,12 @@ class Call:
 
     def _headers(self, content_type: str | None) -> CIMultiDict[str]:
         return CIMultiDict([*self.headers.items(), *([(hdrs.CONTENT_TYPE, content_type)] if content_type else [])])
+
+
+def with_rows(before: JsonObject, name: str, rows: Sequence[bytes], after: JsonObject) -> bytes:
+    """An object with these fields, and between them an array of what is JSON already: of many rows, no call takes long."""
+    parts = [encode(before)[1:-1], encode(name) + b":[" + b",".join(rows) + b"]", encode(after)[1:-1]]
+    return b"{" + b",".join(filter(None, parts)) + b"}"
 
 
 Handler = Callable[[Call], Awaitable[None]]

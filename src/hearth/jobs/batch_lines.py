@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ from typing import cast
 from hearth.admission.auth import may_use
 from hearth.clock import new_id
 from hearth.config.settings import Settings
-from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, check_structure, decode
+from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonValue, check_structure, decode
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
 from hearth.job_types import Batch, BatchEnd, BatchLine, EndedLine, Job, JobEnd, JobState, LineOutcome, Problem
@@ -29,6 +31,8 @@ ENDPOINTS = (
 )
 """What batches may ask for."""
 MAX_CUSTOM_ID_CHARS = 512
+_CUSTOM_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ufffd]{{1,{MAX_CUSTOM_ID_CHARS}}}")
+"""Any text. U+FFFD stands for half a character, which the output file could not name either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class Splitter:
 
     def end(self) -> Iterator[RawLine]:
         text = bytes(self._kept) if self._length <= self._limit_bytes else None
-        if text is None or text.strip():
+        if text is None or text.removeprefix(BOM_UTF8).strip():
             yield RawLine(line=self._line, start=self._start, length=self._length, text=text)
         self._line, self._start = self._line + 1, self._start + self._length + 1
         self._length = 0
@@ -99,31 +103,38 @@ def _problem(code: str, message: str, line: int | None = None, param: str | None
     return {"code": code, "message": message, "line": line, "param": param}
 
 
-def _value_of(text: bytes | None) -> Mapping[str, object]:
+def _value_of(text: bytes | None) -> dict[str, JsonValue]:
+    """The object in a line: one reader for lines of any size. Raises _Wrong."""
     if text is None:
         raise _Wrong("line_too_long", "This line is longer than server.max_body_mib allows.", None)
+    text = text.removeprefix(BOM_UTF8)
+    if not _is_utf8(text):
+        raise _Wrong("invalid_encoding", "This line is not UTF-8 text. Save the file as UTF-8.", None)
     try:
         check_structure(text)
     except BadRequest as error:
         raise _Wrong("invalid_request", error.message, None) from error
-    value = _parsed(text)
-    if value is None:
+    value: JsonValue = None
+    with suppress(GoJsonError):
+        value = decode(text, whole=True)
+    if not isinstance(value, dict):
         raise _Wrong("invalid_json_line", "This line is not parseable as a JSON object.", None)
     return value
 
 
+def _is_utf8(text: bytes) -> bool:
+    """Whether it is UTF-8 and nothing else; a zero byte in JSON is half a character of UTF-16."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in text
+
+
 def request_in(text: bytes, endpoint: str) -> bytes:
     """The body of the request in a line that was checked, as its route takes it."""
-    value = _parsed(text) or {}
-    return body_of(endpoint, cast("dict[str, object]", value["body"]), large=len(text) > LARGE_BYTES)
-
-
-def _parsed(text: bytes) -> dict[str, object] | None:
-    try:
-        value: object = decode(text) if len(text) > LARGE_BYTES else json.loads(text)
-    except (ValueError, RecursionError, GoJsonError):
-        return None
-    return value if isinstance(value, dict) else None
+    value = cast("dict[str, dict[str, object]]", decode(text.removeprefix(BOM_UTF8)))
+    return body_of(endpoint, value["body"], large=len(text) > LARGE_BYTES)
 
 
 def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
@@ -133,8 +144,8 @@ def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
             raise _Wrong("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
     custom_id, body = value["custom_id"], value["body"]
     rules = {
-        ("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} printable characters.", "custom_id"): (
-            isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID_CHARS and custom_id.isprintable()
+        ("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} characters, no control characters.", "custom_id"): (
+            isinstance(custom_id, str) and _CUSTOM_ID.fullmatch(custom_id) is not None
         ),
         ("invalid_method", "The method must be POST.", "method"): value["method"] == "POST",
         ("invalid_url", f"The url must be the endpoint of the batch, {endpoint}.", "url"): value["url"] == endpoint,
