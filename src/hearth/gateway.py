@@ -165,7 +165,8 @@ class Gateway:
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
         server = "the emulator" if self._identity.emulator else "Ollama"
-        backend = " ".join(filter(None, (server, self._watch.version, "at", self._identity.url)))
+        missing = "" if self._watch.up else "(does not answer yet)"
+        backend = " ".join(filter(None, (server, self._watch.version, "at", self._identity.url, missing)))
         keys = bool(self.config.settings.auth.keys)
         self.events.emit(GatewayStarted(at=self.clock.monotonic(), url=url, version=__version__, backend=backend, authentication=keys))
 

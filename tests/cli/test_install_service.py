@@ -102,7 +102,7 @@ def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
 @for_each(
     ("config", "environment", "code", "says"),
     [
-        ("server: {shutdown_grace_s: 300}\n", None, 0, "note: with `backend: auto`"),
+        ("server: {shutdown_grace_s: 300}\n", None, 0, "wrote"),
         ("colour: red\n", None, 2, "mine.yaml:1: colour"),
         ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", None, 2, "HOUSE_KEY"),
         ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", "# keys\nHOUSE_KEY='hearth_0123456789abcdef'\n", 0, "wrote"),

@@ -22,12 +22,13 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.backends.poster import HttpPoster
+from hearth.bootstrap.standin import listens, named_server, this_service_manager
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.reload import FileWatch
 from hearth.config.settings import BackendMode, GatewayConfig
-from hearth.errors import BackendError, ConfigError
+from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
@@ -90,7 +91,8 @@ async def build_gateway(
         events.subscribe(alerter)
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
-        identity = await find_backend(mode, url, clock=clock, events=events, closing=closing)
+        expected_by = "the address given" if ollama_url else named_server(settings) or this_service_manager()
+        identity = await find_backend(mode, url, expected_by, clock=clock, events=events, closing=closing)
         gateway = _gateway(config, identity, clock=clock, events=events, log=log, closing=closing, watch=watch)
         join_alerts(gateway, alerter, None if log is None else database_path(settings.storage.path, os.environ).parent)
         join_latency(gateway)
@@ -196,19 +198,19 @@ def _holder_of(name: bytes) -> str:
     return "another process"
 
 
-async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> BackendIdentity:
-    """Where answers come from: where they are made up, an emulator that `closing` stops."""
+async def find_backend(
+    mode: BackendMode, url: str, expected_by: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack
+) -> BackendIdentity:
+    """Where answers come from; where they are made up, an emulator that `closing` stops.
+
+    Args:
+        expected_by: what says that there is a model server, empty where nothing does.
+    """
     reason = ""
     if mode is BackendMode.EMULATOR:
         reason = "it was asked for"
-    elif mode is not BackendMode.OLLAMA:
-        probe = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
-        try:
-            await probe.version()
-        except BackendError:
-            reason = f"no Ollama answers at {url}"
-        finally:
-            await probe.aclose()
+    elif mode is BackendMode.AUTO and not expected_by and not await listens(url):
+        reason = f"nothing is configured, and nothing listens at {url}"
     if reason:
         from hearth.emulator import Emulator, default_profiles  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
 

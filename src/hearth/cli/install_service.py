@@ -16,7 +16,7 @@ from hearth.cli import CommandFailed
 from hearth.cli.config import user_directory
 from hearth.config.loading import load_gateway_config
 from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
-from hearth.config.settings import BackendMode, Settings
+from hearth.config.settings import Settings
 
 UNIT_NAME = "hearth.service"
 MIN_STOP_S = 30
@@ -69,8 +69,6 @@ def install_service(*, system: bool, file: Path | None, only_print: bool, force:
     except OSError as error:
         advice = " (run it with sudo)" if isinstance(error, PermissionError) and system else ""
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}{advice}") from error
-    if _settings(config).backend.mode is BackendMode.AUTO:
-        click.echo("note: with `backend: auto`, the emulator answers if Hearth starts before Ollama; set `backend: ollama`")
     systemctl, journal = ("sudo systemctl", "journalctl -u") if system else ("systemctl --user", "journalctl --user -u")
     linger = "" if system else "  loginctl enable-linger          # else it runs only while you are logged in\n"
     click.echo(

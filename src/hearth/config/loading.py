@@ -200,6 +200,9 @@ def _renamed(document: object) -> tuple[object, tuple[str, ...]]:
     if isinstance(found.get("ollama_health_check"), bool):
         notes.append("ollama_health_check: has no effect, Hearth always checks its model server (backend.check_interval_s); remove it")
         del found["ollama_health_check"]
+    backend = found.get("backend")
+    if "auto" in (backend, _at(backend, "mode")):
+        notes.append("backend.mode: with `auto` the emulator answers no longer where a URL, keys, models or a service manager are there")
     for (section, old), new in _OLD_NAMES.items():
         entries = found.get(section)
         if isinstance(entries, dict) and old in entries and new not in entries:

@@ -47,7 +47,8 @@ class BackendSettings(Section):
     """The model server. `backend: emulator` is short for `mode` alone."""
 
     mode: Annotated[BackendMode, RESTART] = BackendMode.AUTO
-    """`ollama`, `emulator` (needs no GPU), or `auto`: Ollama if it answers at start, else the emulator."""
+    """`ollama`, `emulator` (made-up answers), or `auto`: Ollama; the emulator only while nothing is configured and nothing runs at the
+    default address (docs/emulator.md)."""
     wait_when_down_s: fields.Duration = 10.0
     """Seconds requests wait for a model server that is down before they get 503."""
     check_interval_s: fields.Timeout = 5.0

@@ -1,0 +1,3 @@
+from tests.standin.house import by_hand
+
+__all__ = ["by_hand"]
