@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.continuing import NO_TIME, Continuation, Spent, lead_in, rendered_in
+from hearth.dialects.continuing import NO_TIME, Continuation, Spent, goes_on_with_the_answer, lead_in, rendered_in
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
@@ -423,6 +423,13 @@ def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, opti
 HERE = "the answer begins here 5f3c9a"
 
 
+def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it() -> None:
+    assert goes_on_with_the_answer("", "<a>", f"<a>{HERE}")
+    assert goes_on_with_the_answer("<final>", "<a>", f"<a><final>{HERE}")
+    for plain, answered in (("<a>", f"<a>{HERE}<end>"), ("<a><think>", f"<a>{HERE}"), ("<a>", HERE)):
+        assert not goes_on_with_the_answer("", plain, answered)
+
+
 def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one() -> None:
     assert lead_in("<a>", f"<a>{HERE}<end>") == ""
     assert lead_in("<a>", f"<a><channel>final<message>{HERE}<end>") == "<channel>final<message>"
@@ -439,9 +446,49 @@ def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothi
         with pytest.raises(StreamDiverged):
             rest.prefix("", "<a>", answered)
     rest = after(CHAT, TWO, 3)
-    with pytest.raises(StreamDiverged):  # a prompt that ends with open thoughts
-        rest.prefix("", "<assistant><think>\n", None)
     assert rest.prefix("<final>", "<assistant>", None) == "<assistant><final>"
+    assert rest.prefix("<final>", "<assistant><final>", None) == "<assistant><final>"
+
+
+@for_each(
+    ("opened", "answered", "closed"),
+    [
+        ("<think>\n", None, "<think>\n</think>\n\n"),
+        ("<think>\n", f"<a>{HERE}", "<think>\n</think>\n\n"),
+        ("<think>\n", f"<a><think>\n\n</think>\n\n{HERE}", "<think>\n\n</think>\n\n"),
+        ("[THINK]", f"<a>{HERE}", "[THINK][/THINK]\n\n"),
+    ],
+)
+def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(opened, answered, closed) -> None:
+    rest = after(CHAT, TWO, 3)
+    assert rest.needs_answered(f"<a>{opened}")
+    assert rest.prefix("", f"<a>{opened}", answered) == f"<a>{closed}"
+
+
+@for_each(
+    ("path", "answer", "more"),
+    [
+        (CHAT, said("so|</think>|one"), {}),  # nobody takes thoughts out of the text
+        (CHAT, TWO, {"think": False}),
+        (GPT, TWO, {"reasoning_effort": "none"}),
+        (GENERATE, TWO, {"raw": True}),
+    ],
+)
+def test_it_is_part_of_the_text_where_the_model_server_does_not_tell_thoughts_from_text(path, answer, more) -> None:
+    rest = after(path, answer, 3, **more)
+    assert not rest.needs_answered("<a><think>\n")
+    assert rest.prefix("", "<a><think>\n", None) == "<a><think>\n"
+
+
+def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_without_any() -> None:
+    for more in ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"output_config": {"effort": "low"}}):
+        for offered in ({}, offering(CLAUDE)):
+            rest = after(CLAUDE, TWO, 6, **more, **offered)
+            assert "think" in json.loads(rest.rendering(answered=False).body)
+            assert rest.relax_thinking()
+            assert "think" not in json.loads(rest.rendering(answered=True).body) | asked(rest)
+            assert not rest.relax_thinking()
+    assert not after(CHAT, TWO, 3, think=True).relax_thinking()
 
 
 @for_each("answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}'])

@@ -10,6 +10,7 @@ import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
 from tests.support.patience import until
+from tests.support.reading import read_to_its_end
 
 
 def model(name: str, **changes: Any) -> EmulatedModel:
@@ -53,7 +54,7 @@ class Caller:
     async def stream(self, path: str) -> tuple[int, bytes]:
         """Status and bytes of a short stream of model `a`, one of `STREAMS`."""
         async with self.session.post(self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
-            return response.status, await response.read()
+            return response.status, await read_to_its_end(response)
 
     async def begin_stream(self) -> aiohttp.ClientResponse:
         """A long native stream of model `a` of which the first line has been read."""

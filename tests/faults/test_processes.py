@@ -22,6 +22,7 @@ from tests.emulator.callers import model
 from tests.reliability.served import Process, of, some
 from tests.support.examples import EXAMPLES
 from tests.support.patience import WITHIN_S, until
+from tests.support.reading import read_to_its_end
 
 pytestmark = pytest.mark.timeout(180)
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
@@ -69,10 +70,10 @@ class Home:
         return process, await process.url()
 
     async def ask(self, url: str, name: str = QUICK, tokens: int = 3, *, stream: bool = False, prompt: str = "hi") -> tuple[int, _Lines]:
-        """Status and lines of one generation, read to its proper end: a connection that breaks off raises. No `prompt` loads."""
+        """Status and lines of one generation, read to its proper end: a connection that breaks off elsewhere raises. No `prompt` loads."""
         body = {"model": name, "prompt": prompt, "stream": stream, "options": {"num_predict": tokens}}
         async with self.session.post(f"{url}/api/generate", json=body) as got:
-            return got.status, [json.loads(line) for line in (await got.read()).splitlines()]
+            return got.status, [json.loads(line) for line in (await read_to_its_end(got)).splitlines()]
 
     async def begin(self, url: str, tokens: int = ENDLESS_TOKENS, name: str = SLOW) -> asyncio.Task[tuple[int, _Lines]]:
         """A stream which the model server has begun to serve."""

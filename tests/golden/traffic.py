@@ -19,6 +19,7 @@ import aiohttp
 from tests.golden.masking import masked
 from tests.golden.versions import ADMIN, ASSISTANT, LIMITED, VISITOR, Running
 from tests.support.patience import WITHIN_S
+from tests.support.reading import ends_with_an_error_line
 
 _TIMED_HEADERS = frozenset({"date", "x-request-id", "x-estimated-wait-seconds", "content-length", "retry-after", "etag", "last-modified"})
 """Whose values are times, ids or follow from masked text: only that they are there is written down."""
@@ -71,10 +72,14 @@ class Transcript:
         async with asyncio.timeout(WITHIN_S), asking as answer:
             assert begun is None or answer.status == 200, await answer.text()
             text = bytearray()
-            async for chunk in answer.content.iter_any():
-                text += chunk
-                if begun is not None and _TEXT.search(text):
-                    begun.set()
+            try:
+                async for chunk in answer.content.iter_any():
+                    text += chunk
+                    if begun is not None and _TEXT.search(text):
+                        begun.set()
+            except aiohttp.ClientPayloadError:
+                if not ends_with_an_error_line(bytes(text)):
+                    raise
             return Exchange(_asked(method, path, data, named), answer.status, answer.headers, bytes(text))
 
     async def begun(

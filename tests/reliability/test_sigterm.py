@@ -18,6 +18,7 @@ import pytest
 
 from tests.reliability.served import Phase, Process, of, some
 from tests.support.patience import WITHIN_S
+from tests.support.reading import read_to_its_end
 
 GRACE_S = 1.0
 SPARE_STARTS = 4
@@ -57,9 +58,9 @@ def request(dialect: str, model: str, words: int, tokens: int) -> dict[str, Any]
 
 
 async def stream(session: aiohttp.ClientSession, url: str, dialect: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    """Status and body, read to their proper end: a connection that breaks off raises."""
+    """Status and body, read to their proper end: a connection that breaks off elsewhere raises."""
     async with session.post(url + dialect, json=body) as got:
-        return got.status, await got.read()
+        return got.status, await read_to_its_end(got)
 
 
 async def listen(session: aiohttp.ClientSession, url: str) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import aiohttp
 
 from tests.soak.model_server import EMBEDDER, HOME, SECOND
+from tests.support.reading import read_to_its_end
 
 SECOND_SHARE = 0.1
 PATIENCE_S = 120.0
@@ -121,7 +122,7 @@ class Callers:
 
     async def _ask(self, request: Request, body: Body) -> tuple[End, str]:
         async with self._session.post(f"{self._url}{request.path}", json=body, headers=request.headers) as answer:
-            text = await answer.text()
+            text = (await read_to_its_end(answer)).decode()
         if answer.status != request.status:
             known = answer.status in ERRORS and "error" in json.loads(text)
             return ("refused" if known else "broken"), f"{answer.status} {text[:300]}"

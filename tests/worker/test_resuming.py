@@ -97,6 +97,7 @@ class Model:
     def _rest(self, body: dict[str, Any]) -> Service:
         """Goes on from the text so far; from another one, it says so."""
         known = body["prompt"].rpartition(ASSISTANT)[2] if body.get("raw") else body["messages"][-1]["content"]
+        known = known.removeprefix("<think>\n</think>\n\n")
         whole = "".join(self.words)
         if not whole.startswith(known):
             return Service(words=("WRONG",))
@@ -177,6 +178,21 @@ def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
     return wire.rendering(path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at)
 
 
+def opening(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+    """Renders as a template that opens a thought; it shows an answer without one."""
+    turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+    if body.get("raw") or turns[-1]["role"] == "assistant":
+        return wire.rendering(path, body, at)
+    last = {"role": "assistant", "content": "<think>\n"}
+    return wire.rendering(path, {**body, "messages": [*turns, last]}, at)
+
+
+def thoughtless(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+    """Renders as a model without thoughts: a wish for them is refused on Ollama's own routes."""
+    refused = wire.error(path, 400, '"m" does not support thinking')
+    return refused if body.get("think") else wire.rendering(path, body, at)
+
+
 class Thinking(Model):
     """Says everything as a thought."""
 
@@ -227,6 +243,19 @@ STORIES = {
             (CallFault.NO_DONE, BackendGone),
             (CallFault.ERROR_LINE, HearthError),
         )
+    },
+    **{
+        f"a thought that the template opens and the model closes at once: {path}": Story(at=(7.5,), path=path, render=opening)
+        for path in ("/api/chat", "/v1/chat/completions", MESSAGES, "/v1/responses")
+    },
+    "the same, tools on offer, which the template cannot continue": Story(
+        at=(7.5,), path=MESSAGES, render=opening, more=offering(MESSAGES), how=(), finishes=True
+    ),
+    **{
+        f"thoughts that the model does not have, with {tools or 'no'} tools": Story(
+            at=(7.5,), path=MESSAGES, render=thoughtless, more={"thinking": {"type": "enabled", "budget_tokens": 9}, **tools}
+        )
+        for tools in ({}, offering(MESSAGES))
     },
     "an open thought": Story(Thinking(), (6.5,), path=MESSAGES, how=(), finishes=True),
     "a template that closes an answer, tools on offer": Story(

@@ -9,6 +9,7 @@ knows. Measured on a real Ollama 0.33: docs/decisions/0016-an-interrupted-stream
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import islice
 
 from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, frames_in, object_in, read
@@ -33,7 +34,9 @@ _IGNORED = frozenset({ROLE, "signature"})
 _OPENINGS = ("message_start", "content_block_start", "response.created", "response.in_progress", "response.output_item.added")
 _TO_ASK_AGAIN = re.compile(r"[\s\ufffd]+\Z")
 """An end that no tokenizer reads as it was written: blanks belong to the word after them, U+FFFD stands for broken text."""
-_OPEN_THOUGHT = re.compile(r"(?:<(?:think|thinking|thought|reasoning)>|\[THINK\])\s*\Z", re.IGNORECASE)
+_OPEN_THOUGHT = re.compile(r"(?:<(think|thinking|thought|reasoning)>|\[(THINK)\])\s*\Z", re.IGNORECASE)
+_AFTER_A_THOUGHT = "\n\n"
+"""What models write between a thought and their answer; the model server leaves it out."""
 _NATIVE = INFERENCE_ROUTES[Endpoint.GENERATE]
 
 
@@ -49,24 +52,43 @@ class Spent:
 NO_TIME = Spent()
 
 
-def template_probe(model: str, load: JsonObject, *, answered: bool, offering: bool = False) -> BackendCall:
+def template_probe(
+    model: str,
+    load: JsonObject,
+    *,
+    answered: bool,
+    offering: bool = False,
+    think: bool | None = None,
+) -> BackendCall:
     """Asks how a model's prompts are rendered; a server that cannot be asked says a word in place of that.
 
     Args:
         load: the options that the model is loaded with.
         answered: the conversation ends with an answer; offering: with a tool on offer.
+        think: what the caller says of thoughts, None for nothing.
     """
     answer: list[JsonValue] = [{"role": "assistant", "content": _HERE}] if answered else []
     turns: list[JsonValue] = [{"role": "user", "content": "?"}, *answer]
     fields: JsonObject = {"model": model, "messages": turns, "options": {**load, "num_predict": 1}}
     if offering:
         fields["tools"] = [_TOOL]
+    if think is not None:
+        fields["think"] = think
     return _rendering(Endpoint.CHAT, fields, ((b"content-type", b"application/json"),))
 
 
 def ends_with_the_answer(answered: str) -> bool:
     """The template goes on with an answer that was begun, in place of closing it and beginning another one."""
     return answered.endswith(_HERE)
+
+
+def goes_on_with_the_answer(lead: str, plain: str, answered: str) -> bool:
+    """It does so exactly as the model has read it, in place of leaving out what opened a thought.
+
+    Args:
+        lead: see `lead_in`; plain, answered: renderings without an answer and with one.
+    """
+    return answered == _led(plain, lead) + _HERE
 
 
 def load_options_in(body: bytes) -> JsonObject:
@@ -92,6 +114,10 @@ def lead_in(plain: str, answered: str) -> str:
     return answered[len(plain) : answered.index(_HERE)] if answered.startswith(plain) and _HERE in answered[len(plain) :] else ""
 
 
+def _led(plain: str, lead: str) -> str:
+    return plain if plain.endswith(lead) else plain + lead
+
+
 class Continuation:
     """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what comes out is for the caller.
 
@@ -100,6 +126,7 @@ class Continuation:
         nothing_said: no text has been sent yet.
         has_thought: there are thoughts before the text: their place in the prompt is seen only in a rendering with an answer.
         offers_tools: calls may follow the text, so that only `/api/chat` can be asked for the rest.
+        thinks: the caller does not forbid thoughts.
         asked_from_before: something was asked for again, so that what comes may not fit.
         complete: the model server has said that this is all.
         usage: what the whole answer counts, once it has ended.
@@ -119,6 +146,7 @@ class Continuation:
             self._begun.note(frame, read(route, frame))
         self.tokens, self.nothing_said, self.has_thought = self._begun.tokens, not self._begun.texts, bool(self._begun.thoughts)
         self.offers_tools = native.chat is not None
+        self.thinks = native.thinks
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
         if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
@@ -153,6 +181,30 @@ class Continuation:
         messages = lookup(fields, "messages")
         return {**fields, "messages": [*(messages if isinstance(messages, list) else []), {"role": "assistant", "content": text, **said}]}
 
+    def relax_thinking(self) -> bool:
+        """Ask without a wish for thoughts from now on; False where that changes nothing. Ollama's Anthropic
+        layer drops the wish for a model that has none, its own routes refuse it."""
+        native = self._native
+        if self._route.dialect != "anthropic" or not lookup(native.fields, "think"):
+            return False
+        fields = {name: one for name, one in native.fields.items() if name != "think"}
+        self._native = replace(native, fields=fields, chat=None if native.chat is None else fields)
+        return True
+
+    def needs_answered(self, plain: str) -> bool:
+        """The place of the text is seen only in a rendering with an answer, too."""
+        return self.has_thought or self._opened(plain) is not None
+
+    def _opened(self, plain: str) -> str | None:
+        """What closes a thought that the template has opened and the model has closed at once: text was sent,
+        and no thought. None where it opens none, or where the model server does not tell thoughts from text."""
+        found = _OPEN_THOUGHT.search(plain) if self._native.turns and not self.has_thought else None
+        if found is None:
+            return None
+        closing = f"[/{found[2]}]" if found[2] else f"</{found[1]}>"
+        in_text = closing in "".join(self._begun.texts)
+        return closing if self.thinks and not in_text else None
+
     def prefix(self, lead: str, plain: str, answered: str | None) -> str:
         """What stands before the text so far when the model reads it.
 
@@ -163,9 +215,11 @@ class Continuation:
             StreamDiverged: the template shows that it cannot be known.
         """
         if not self.has_thought:
-            if _OPEN_THOUGHT.search(plain) and self._native.turns:
-                raise StreamDiverged("the model was still thinking")
-            return plain + (lead if self._native.turns else "")
+            closing = self._opened(plain)
+            if closing is not None:
+                between = lead_in(plain, answered or "")
+                return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
+            return _led(plain, lead) if self._native.turns else plain
         between = lead_in(plain, answered or "")
         if self._native.path is Endpoint.GENERATE or "".join(self._begun.thoughts).strip() not in between:
             raise StreamDiverged("the model's template does not show where the answer follows the thoughts")

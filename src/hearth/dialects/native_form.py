@@ -28,6 +28,7 @@ class Native:
         options: how the text is sampled, and how the model is loaded, in Ollama's names.
         turns: the prompt is a conversation, or a user's turn of one; else the answer follows the prompt itself.
         chat: where tools are on offer, the fields by which `/api/chat` renders the same prompt; only its parser finds calls in the rest.
+        thinks: the caller does not forbid thoughts.
     """
 
     path: Endpoint
@@ -35,6 +36,7 @@ class Native:
     options: JsonObject
     turns: bool = True
     chat: JsonObject | None = None
+    thinks: bool = True
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -62,13 +64,14 @@ def _must(be_true: object) -> None:
 def _chat(body: Body) -> Native:
     _must(not body.get("format") and not any(message.get("images") for message in body.objects("messages")))
     chat = body.fields if body.get("tools") else None
-    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.map("options"), chat=chat)
+    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.map("options"), chat=chat, thinks=body.get("think") is not False)
 
 
 def _generate(body: Body) -> Native:
     _must(not body.get("format") and not body.get("images"))
     plain = bool(body.get("raw") or body.get("suffix") or body.get("template"))
-    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.map("options"), turns=not plain)
+    thinks = body.get("think") is not False
+    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.map("options"), turns=not plain, thinks=thinks)
 
 
 def _openai_chat(body: Body) -> Native:
@@ -76,13 +79,14 @@ def _openai_chat(body: Body) -> Native:
     _must(body.object("response_format").get("type") in (None, "text"))
     options = _openai_options(body) | _given(body, "frequency_penalty", "presence_penalty")
     messages = body.objects("messages")
+    effort = body.object("reasoning").get("effort") or body.get("reasoning_effort")
+    thinks = effort != "none"
     if not body.get("tools"):
         _must(all(_texts(message.get("content")) and not message.get("tool_calls") for message in messages))
-        return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options)
+        return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, thinks=thinks)
     turns: list[JsonValue] = [turn for message in messages for turn in _openai_turns(message, messages)]
-    effort = body.object("reasoning").get("effort") or body.get("reasoning_effort")
     chat: JsonObject = {"model": body.get("model"), "messages": turns, "tools": body.get("tools"), **_think(effort)}
-    return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat)
+    return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat, thinks=thinks)
 
 
 def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
@@ -152,7 +156,8 @@ def _message(body: Body) -> Native:
 def _conversation(body: Body, messages: list[JsonValue], options: JsonObject, think: JsonObject, tools: list[JsonValue]) -> Native:
     offered: JsonObject = {"tools": tools} if tools else {}
     asked: JsonObject = {"model": body.get("model"), "messages": messages, **think, **offered}
-    return Native(path=Endpoint.CHAT, fields=asked, options=options, chat=asked if tools else None)
+    thinks = think.get("think") is not False
+    return Native(path=Endpoint.CHAT, fields=asked, options=options, chat=asked if tools else None, thinks=thinks)
 
 
 def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[JsonValue]:

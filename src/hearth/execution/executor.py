@@ -16,7 +16,15 @@ from functools import partial
 from typing import TypeAlias
 
 from hearth.config.settings import load_options
-from hearth.dialects.continuing import Continuation, ends_with_the_answer, lead_in, load_options_in, rendered_in, template_probe
+from hearth.dialects.continuing import (
+    Continuation,
+    ends_with_the_answer,
+    goes_on_with_the_answer,
+    lead_in,
+    load_options_in,
+    rendered_in,
+    template_probe,
+)
 from hearth.dialects.routes import Route, route_of
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.execution.backend_watch import BackendWatch
@@ -52,8 +60,11 @@ class _Knowledge:
     """Whether its server shows how prompts are rendered."""
     lead: str | None = None
     """What its template writes before an answer, None where it is not shown."""
-    goes_on: bool = False
+    goes_on_after_thoughts: bool = False
     """With tools on offer, its template goes on with an answer that was begun."""
+    goes_on: frozenset[bool] = frozenset()
+    """The same where no thought was sent: with True in it where the caller lets the model think, with False
+    where the caller forbids that."""
     diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
     """Of its last replays, whether they said something else than the caller has."""
 
@@ -266,10 +277,13 @@ class Executor:
     async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
         """What stands before the text when the model reads it. Raises StreamDiverged where the model server does not show it."""
         plain = await self._rendered(rest.rendering(answered=False))
-        answered = await self._rendered(rest.rendering(answered=True)) if rest.has_thought else None
+        if plain is None and rest.relax_thinking():
+            plain = await self._rendered(rest.rendering(answered=False))
         lead = self._knowledge(work).lead
         if plain is None or lead is None:
             raise StreamDiverged("the model server does not show how the prompt is rendered")
+        needs_answered = rest.needs_answered(plain)
+        answered = await self._rendered(rest.rendering(answered=True)) if needs_answered else None
         return rest.prefix(lead, plain, answered)
 
     async def _rendered(self, call: BackendCall) -> str | None:
@@ -308,7 +322,10 @@ class Executor:
             work.rest = self._continuation(work)
         except StreamDiverged:
             return False
-        return self._knowledge(work).goes_on or not work.rest.offers_tools
+        rest, known = work.rest, self._knowledge(work)
+        if not rest.offers_tools:
+            return True
+        return known.goes_on_after_thoughts if rest.has_thought else rest.thinks in known.goes_on
 
     def _ways(self, work: ActiveRequest, *, same_load: bool = True) -> Several[Way]:
         """How its stream can go on, best first."""
@@ -332,21 +349,36 @@ class Executor:
     async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
         """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""
         model, load = work.model or "", load_options_in(call.body)
-        shown: list[str | None] = []
         try:
             async with asyncio.timeout(RENDER_S):
-                for answered, offering in ((False, False), (True, False), (True, True)):
-                    shown.append(await self._rendered(template_probe(model, load, answered=answered, offering=offering)))
-                    if shown[0] is None:
-                        break
+                known = await self._asked(partial(template_probe, model, load))
         except TimeoutError:
-            shown = []
+            known = _Knowledge(asked=True)
         except HearthError:
             return
-        plain, begun, offered = (*shown, None, None, None)[:3]
-        known = self._known.setdefault(self._fingerprint_of(model), _Knowledge())
-        known.asked, known.lead = True, None if plain is None else lead_in(plain, begun or "")
-        known.goes_on = offered is not None and ends_with_the_answer(offered)
+        before = self._known.get(self._fingerprint_of(model))
+        if before is not None:
+            known.diverged = before.diverged
+        self._known[self._fingerprint_of(model)] = known
+
+    async def _asked(self, probe: Callable[..., BackendCall]) -> _Knowledge:
+        """What renderings of a short conversation show."""
+        known = _Knowledge(asked=True)
+        plain = await self._rendered(probe(answered=False))
+        if plain is None:
+            return known
+        known.lead = lead_in(plain, await self._rendered(probe(answered=True)) or "")
+        for thinks in (True, False):
+            ask = partial(probe, offering=True, think=None if thinks else False)
+            offered = await self._rendered(ask(answered=False))
+            answered = await self._rendered(ask(answered=True))
+            if offered is None or answered is None:
+                continue
+            if thinks:
+                known.goes_on_after_thoughts = ends_with_the_answer(answered)
+            if goes_on_with_the_answer(known.lead, offered, answered):
+                known.goes_on |= {thinks}
+        return known
 
 
 def _fault_of(error: HearthError) -> Fault:
