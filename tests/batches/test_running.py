@@ -284,7 +284,7 @@ async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_o
 
 @in_virtual_time
 async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs_already():
-    day = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
+    day = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
     off_peak = day.replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse("a", resident=("a",), settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))) as house:
         await house.started(jsonl(*lines(6)))

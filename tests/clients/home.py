@@ -64,7 +64,7 @@ WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS}}
 BOOK_SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}, "year": {"type": "integer"}}, "required": ["title", "year"]}
 
-WHOLE_DAY = Window(start_minute=0, end_minute=0)
+WHOLE_DAY = (Window(start_minute=0, end_minute=0),)
 SPEED = 500.0
 
 NARROW = GpuSettings(home_model="", restore_home_delay_s=3600)

@@ -10,12 +10,14 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from hearth.config.active_hours import (
+    DAY_NAMES,
     MachineZone,
+    hours_value,
     is_active,
-    is_whole_day,
     next_change,
     next_cron,
     next_occurrences,
+    parse_hours,
     parse_window,
     window_text,
     zone_of,
@@ -55,36 +57,103 @@ def minutes_inside(text: str) -> set[int]:
 @for_each("text", WINDOWS)
 @for_each(("zone_name", "change", "before", "after"), CHANGES)
 def test_every_minute_around_a_clock_change_and_the_next_change_after_it_follow_the_wall_clock(zone_name, change, before, after, text):
-    window, zone, inside = parse_window(text), zone_of(zone_name), minutes_inside(text)
+    hours, zone, inside = (parse_window(text),), zone_of(zone_name), minutes_inside(text)
 
     def expected(at: int) -> bool:
         return (at // 60 + (before if at < change else after)) % 1440 in inside
 
-    assert [at for at in range(change - 36 * 3600, change + 36 * 3600, 60) if is_active(window, zone, at) is not expected(at)] == []
+    assert [at for at in range(change - 36 * 3600, change + 36 * 3600, 60) if is_active(hours, zone, at) is not expected(at)] == []
     if text in WHOLE_DAYS:
-        assert next_change(window, zone, change) is None
+        assert next_change(hours, zone, change) is None
         return
     for start in range(change - 26 * 3600, change + 3 * 3600, 37 * 60):
         brute = next(at for at in range(start - start % 60 + 60, start + 4 * 86400, 60) if expected(at) is not expected(start))
-        assert next_change(window, zone, start) == brute
+        assert next_change(hours, zone, start) == brute
 
 
 def test_a_boundary_belongs_to_the_new_mode_and_the_next_change_is_strictly_later():
-    window = parse_window("06:00-22:00")
+    window = (parse_window("06:00-22:00"),)
     begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
     assert [is_active(window, BERLIN, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [False, True, True, False]
     assert [next_change(window, BERLIN, at) for at in (begin, begin - 0.25)] == [end, begin]
 
 
-def test_a_window_is_written_as_it_was_read_and_one_whose_end_is_its_start_is_the_whole_day():
+WEEKS = [
+    ["Mon-Fri 06:00-09:00", "Mon-Fri 17:00-23:30", "Sat-Sun 10:00-23:00"],
+    ["Fri,Sun 22:00-02:30", "01:00-03:00"],
+    ["Wed 06:00-06:00"],
+    ["Sun 02:10-02:20"],
+    ["Mon 00:00-24:00", "Tue 12:00-12:01"],
+    ["Mon-Thu 00:00-24:00", "Fri-Sun 00:00-24:00"],
+    ["Mon,Wed 00:00-00:00", "Tue,Thu-Sun 00:00-24:00"],
+    [],
+]
+CONSTANT = WEEKS[-3:]
+
+
+def minutes_of_the_week(texts: list[str]) -> set[int]:
+    """The same for windows on days, as minutes since Monday."""
+    found = set[int]()
+    for text in texts:
+        days, _, times = text.rpartition(" ")
+        start, end = (int(each[:2]) * 60 + int(each[3:]) for each in times.split("-"))
+        named = [part.split("-") for part in (days or "Mon-Sun").split(",")]
+        begins = {day for part in named for day in range(DAY_NAMES.index(part[0]), DAY_NAMES.index(part[-1]) + 1)}
+        lasts = (end if end > start else end + 1440) - start
+        found |= {(day * 1440 + start + minute) % 10_080 for day in begins for minute in range(lasts)}
+    return found
+
+
+@for_each("texts", WEEKS)
+@for_each(("zone_name", "change", "before", "after"), CHANGES[:4])
+def test_several_windows_and_days_follow_the_wall_clock_too(zone_name, change, before, after, texts):
+    hours, zone, inside = tuple(map(parse_window, texts)), zone_of(zone_name), minutes_of_the_week(texts)
+
+    def expected(at: int) -> bool:
+        minutes = at // 60 + (before if at < change else after)
+        return (minutes + 3 * 1440) % 10_080 in inside  # 1970 began on a Thursday
+
+    spans = range(change - 4 * 86400, change + 4 * 86400, 5 * 60)
+    assert [at for at in spans if is_active(hours, zone, at) is not expected(at)] == []
+    if texts in CONSTANT:
+        assert next_change(hours, zone, change) is None
+        return
+    for start in range(change - 5 * 86400, change + 86400, 29 * 3600 + 37 * 60):
+        brute = next(at for at in range(start - start % 60 + 60, start + 15 * 86400, 60) if expected(at) is not expected(start))
+        assert next_change(hours, zone, start) == brute
+
+
+def test_windows_are_written_as_they_were_read_one_as_a_text_and_several_as_a_list():
     assert [window_text(parse_window(text)) for text in WINDOWS] == WINDOWS
-    assert [text for text in WINDOWS if is_whole_day(parse_window(text))] == WHOLE_DAYS
+    for texts in WEEKS:
+        hours = tuple(map(parse_window, texts))
+        assert hours_value(hours) == (texts[0] if len(texts) == 1 else texts)
+    assert parse_hours("06:00-22:00") == (parse_window("06:00-22:00"),)
+
+
+@for_each(
+    ("text", "written"),
+    [
+        ("mon-fri 06:00-22:00", "Mon-Fri 06:00-22:00"),
+        ("Sat, Sun 06:00-22:00", "Sat-Sun 06:00-22:00"),
+        ("Fri-Mon 06:00-22:00", "Mon,Fri-Sun 06:00-22:00"),
+        ("Wed-Wed,Wed 06:00-22:00", "Wed 06:00-22:00"),
+        ("Thu-Wed 06:00-22:00", "06:00-22:00"),
+    ],
+)
+def test_days_may_be_written_in_several_ways(text, written):
+    assert window_text(parse_window(text)) == written
 
 
 @for_each(
     ("read", "texts", "says"),
     [
         (parse_window, ["", "6-22", "6:00-22:00", "06:00", "٠٦:00-22:00", "06:00-22:00\n"], "must be a window"),
+        (
+            parse_window,
+            ["Mo 06:00-22:00", "Mon- 06:00-22:00", "MON 06:00-22:00", "Mon06:00-22:00", "Mon,,Tue 06:00-22:00"],
+            "must be a window",
+        ),
         (parse_window, ["24:00-06:00", "06:60-07:00", "06:00-24:01"], "is not a time of day"),
         (zone_of, ["Mars/Olympus", "", "../../etc/passwd", "/etc/localtime", "Europe", "a" * 5000, "Europe/Berlin\0"], "tzdata"),
     ],
@@ -115,7 +184,7 @@ def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(
         here, there = datetime.fromtimestamp(at, MachineZone()), datetime.fromtimestamp(at, ZoneInfo(zone_name))
         assert (here.replace(tzinfo=None), here.fold, here.utcoffset()) == (there.replace(tzinfo=None), there.fold, there.utcoffset())
         assert here.timestamp() == at
-    window = parse_window("06:00-22:00")
+    window = (parse_window("06:00-22:00"),)
     assert next_change(window, zone_of("local"), change) == next_change(window, ZoneInfo(zone_name), change)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS
 from hearth.config.loading import MAX_DOCUMENT_BYTES, changed_meanings, effectless, load_gateway_config, parse_config
+from hearth.config.rendering import as_yaml
 from hearth.config.settings import Announcement, CallerLimits, GatewayConfig, ModelSettings, SchedulerSettings, Settings, Window
 from hearth.errors import ConfigError
 from hearth.types import Priority
@@ -79,7 +80,10 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
             "scheduling: {policy: clever}",
             "scheduling.policy: must be 'fifo', 'affinity', 'cost_aware', 'time_slice' or 'adaptive', not \"clever\"",
         ),
-        ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
+        ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00" or "Mon-Fri'),
+        ("scheduling: {active_hours: ['06:00-22:00', '6-22']}", "scheduling.active_hours[1]: must be a window such as"),
+        ("scheduling: {active_hours: ['Mon-Fri 25:00-26:00']}", "scheduling.active_hours[0]: is not a time of day"),
+        ("scheduling: {active_hours: {mon: '06:00-22:00'}}", "scheduling.active_hours: must be a window such as"),
         ("backend: somewhere", "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\""),
         ("priority_map: {a: 0}", "priority_map.a: must be critical, normal or background"),
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
@@ -148,7 +152,7 @@ models: {"llama3.1:8b": {vram_gb: 6, num_ctx: 8192}}
 queue: {max_wait_s: 5}
 ollama: {url: "http://gpu.lan:11434/"}
 """)
-    assert settings.scheduling.active_hours == Window(start_minute=22 * 60 + 15, end_minute=6 * 60 + 45)
+    assert settings.scheduling.active_hours == (Window(start_minute=22 * 60 + 15, end_minute=6 * 60 + 45),)
     assert settings.scheduling.announcements == (Announcement(task_type="digest", cron="30 6 * * *"),)
     assert settings.priority_map == {"parse_task": Priority.CRITICAL, "nudge": Priority.BACKGROUND}
     assert settings.rate_limits.callers == {"notebook": CallerLimits(requests_per_minute=30)}
@@ -239,6 +243,20 @@ def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> Non
 def test_a_caller_has_its_own_limits_else_the_owners_else_ours(limits: str, per_minute: int, per_hour: int) -> None:
     config = parsed(f"rate_limits: {limits}")
     assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
+
+
+@for_each(
+    "text",
+    [
+        "scheduling: {active_hours: ['Mon-Fri 06:00-09:00', 'Sat,Sun 10:00-23:00']}",
+        'scheduling:\n  active_hours:\n    - "Mon-Fri 06:00-09:00"\n    - "Sat,Sun 10:00-23:00"\n',
+    ],
+)
+def test_several_windows_are_a_list(text: str) -> None:
+    read = parsed(text)
+    week, end = read.settings.scheduling.active_hours
+    assert (week.days, end.days) == ((0, 1, 2, 3, 4), (5, 6))
+    assert parsed(as_yaml(read.settings)) == read
 
 
 def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> None:

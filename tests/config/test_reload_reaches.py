@@ -17,6 +17,7 @@ from typing import Any, get_origin
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
+from hearth.config import Window
 from hearth.config.fields import Reload, Section
 from hearth.config.reload import ConfigInForce
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
@@ -75,6 +76,8 @@ def filled(kind: Any, item: Any, name: str) -> object:
         entry: object = section(**{key: value for key, value in given.items() if key in section.model_fields})
     elif item is str:
         entry = "other" if is_mapping else name
+    elif item is Window:
+        entry = Window(start_minute=0, end_minute=1)
     else:
         entry = next(iter(item)) if isinstance(item, enum.EnumMeta) else item(3)
     return {name: entry} if is_mapping else (entry,)

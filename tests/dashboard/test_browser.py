@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         page = watched.page
         await expect(page.get_by_text("THE EMULATOR IS ANSWERING")).to_be_visible()
         await expect(page.get_by_text("No requests are waiting.")).to_be_visible()
+        hours = page.get_by_title("scheduling.active_hours: 06:00-22:00")
+        await expect(hours).to_contain_text(re.compile("(Active|Quiet) hours until .*(06|22):00"))
         first = await house.ask("a:1", "first")
         await house.ask("b:1", "second")
         await house.ask("b:1", "third")

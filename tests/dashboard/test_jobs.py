@@ -15,7 +15,7 @@ from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 
 HOUR_S = 3600.0
 SOON_S = MIN_INTERVAL_S + 0.05
-FROM_MIDNIGHT_TO_ONE = SchedulingSettings(active_hours=Window(start_minute=0, end_minute=60), time_zone="UTC")
+FROM_MIDNIGHT_TO_ONE = SchedulingSettings(active_hours=(Window(start_minute=0, end_minute=60),), time_zone="UTC")
 NO_JOBS = {"queued": 0, "running": 0, "completed": 0, "failed": 0, "cancelled": 0}
 
 
@@ -50,11 +50,13 @@ async def test_a_job_that_moves_nothing_in_the_queue_is_shown_at_once_and_one_th
         await asyncio.sleep(60)
         before = len(page.frames)
         assert page.state["jobs"]["off_peak"] == {"now": False, "changes": WALL_AT_START + HOUR_S}
+        assert page.state["house"]["hours"] == {"windows": ["00:00-01:00"], "changes": WALL_AT_START + HOUR_S}
         assert page.state["jobs"]["waiting"]["night"]["start"] == WALL_AT_START + HOUR_S
         await asyncio.sleep(600)
         assert set(page.kinds[before:]) == {"heartbeat"}
         await asyncio.sleep(HOUR_S)
         assert page.state["jobs"]["off_peak"] == {"now": True, "changes": WALL_AT_START + 24 * HOUR_S}
+        assert page.state["house"]["hours"]["changes"] == WALL_AT_START + 24 * HOUR_S
         assert page.state["jobs"]["counts"]["completed"] == 1
 
 

@@ -39,7 +39,7 @@ SECRETS = ("a secret of the owner", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 POOL = 48
 ZONES = ("UTC", "Europe/Berlin", "America/Chicago")
 """The days of all three contain the first six hours of a world: whoever changes the zone spends the same money."""
-ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, end_minute=721)
+ALL_DAY, NEVER = (Window(start_minute=0, end_minute=0),), (Window(start_minute=720, end_minute=721),)
 
 EVERY, OFFSET = 5, 3  # worlds 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
 

@@ -60,7 +60,7 @@ async def _story(world: World, steps: int, rests: int) -> None:
 
 def _by_day(settings: Settings, zone: str) -> Settings:
     """Active from 6 to 22."""
-    scheduling = settings.scheduling.replace(active_hours=Window(start_minute=6 * 60, end_minute=22 * 60), time_zone=zone)
+    scheduling = settings.scheduling.replace(active_hours=(Window(start_minute=6 * 60, end_minute=22 * 60),), time_zone=zone)
     return settings.replace(scheduling=scheduling, backend=settings.backend.replace(check_interval_s=CHECK_S))
 
 
@@ -110,7 +110,7 @@ def judge_rest(world: World) -> None:
 def mode_is_right(world: World) -> None:
     """Active hours are on by the owner's calendar, except in the second in which they change."""
     scheduling = world.life.settings.scheduling
-    window, local = scheduling.active_hours, datetime.fromtimestamp(world.clock.wall(), ZoneInfo(scheduling.time_zone))
+    (window,), local = scheduling.active_hours, datetime.fromtimestamp(world.clock.wall(), ZoneInfo(scheduling.time_zone))
     inside = window.start_minute == window.end_minute or window.start_minute <= local.hour * 60 + local.minute < window.end_minute
     active = world.life.gateway.worker.scheduler.state.active
     assert active == inside or local.second < 2, f"active is {active} at {local}"

@@ -85,7 +85,7 @@ async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_more_room_is_fi
     assert started(house) == [f"job_{n}" for n in range(6)]
 
 
-NOON = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
+NOON = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
 
 
 @in_house(settings=NOON)

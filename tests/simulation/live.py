@@ -19,7 +19,7 @@ from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, sleep_until
 from tests.worker.house import ALL_DAY, heard, new_item
 
-NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)  # not within the first hours of virtual time, which begins at midnight
+NEVER = (Window(start_minute=20 * 60, end_minute=20 * 60 + 1),)  # not within the first hours of virtual time, which begins at midnight
 AFTERWARDS_S = 240.0  # long enough for the home model to come back
 
 

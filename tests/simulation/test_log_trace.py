@@ -16,7 +16,7 @@ NO_HOME = GpuSettings(home_model="")
 
 
 def config(**more: Any) -> GatewayConfig:
-    scheduling = SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), time_zone="UTC")
+    scheduling = SchedulingSettings(active_hours=(Window(start_minute=0, end_minute=0),), time_zone="UTC")
     return GatewayConfig(settings=Settings(**{"scheduling": scheduling, "gpu": NO_HOME, **more}))
 
 
@@ -105,6 +105,6 @@ def test_memory_is_what_the_owner_says_else_what_the_model_took_last_and_the_hom
 
 
 def test_active_hours_begin_and_end_as_the_owner_set_them():
-    hours = SchedulingSettings(active_hours=Window(start_minute=6 * 60, end_minute=22 * 60), time_zone="UTC")
+    hours = SchedulingSettings(active_hours=(Window(start_minute=6 * 60, end_minute=22 * 60),), time_zone="UTC")
     assert house(row(0), row(20 * 3600), scheduling=hours).modes == ((10 * 3600.0, False), (18 * 3600.0, True))
     assert house(row(12 * 3600), scheduling=hours).modes == ((0.0, False),)

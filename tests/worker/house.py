@@ -34,7 +34,7 @@ from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, 
 
 FULL_TEXT = " alpha beta gamma"
 """What the fake says where a test does not ask for another number of words."""
-ALL_DAY = Window(start_minute=0, end_minute=0)
+ALL_DAY = (Window(start_minute=0, end_minute=0),)
 
 
 def settings_with(**sections: dict[str, Any]) -> Settings:

@@ -20,7 +20,7 @@ MORNING_S = 6 * 3600.0
 AT_ONCE = {"preempt_restart_bound_s": 0.0}
 """Whatever is lost by it: the price of starting over has tests of its own in tests/scheduling."""
 BY_DAY = settings_with(
-    scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60), **AT_ONCE}, backend={"check_interval_s": 3600.0}
+    scheduling={"active_hours": (Window(start_minute=6 * 60, end_minute=22 * 60),), **AT_ONCE}, backend={"check_interval_s": 3600.0}
 )
 FIFTY_MS = 0.05
 

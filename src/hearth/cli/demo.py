@@ -175,7 +175,7 @@ def demo_config(pace: float) -> GatewayConfig:
     settings = usual.replace(
         auth=AuthSettings(keys=keys),
         scheduling=usual.scheduling.replace(
-            active_hours=Window(start_minute=0, end_minute=0),
+            active_hours=(Window(start_minute=0, end_minute=0),),
             max_swap_wait_s=12.0 * pace,
             preempt_min_remaining_s=0.2 * pace,
             preempt_restart_bound_s=1.0 * pace,

@@ -32,10 +32,15 @@ class PolicyName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A daily window in minutes after local midnight, [start, end): across midnight where end < start, the whole day where end = start."""
+    """A window of the day in minutes after local midnight, [start, end).
+
+    It ends on the next day where end < start, and lasts 24 hours where end = start. `days` are those
+    on which it begins: 0 is Monday.
+    """
 
     start_minute: int
     end_minute: int
+    days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
 
 
 class BackendMode(StrEnum):

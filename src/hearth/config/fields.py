@@ -296,9 +296,15 @@ PriorityName = Annotated[
     BeforeValidator(_priority, json_schema_input_type=Literal["critical", "normal", "background"]),
     PlainSerializer(lambda priority: priority.name.lower(), return_type=str),
 ]
-_WINDOW_TEXT = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]
-WindowText = Annotated[
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_WINDOW_PATTERN = f"^({active_hours.DAYS_PATTERN} )?{_TIME}-({_TIME}|24:00)$"
+_WINDOW_TEXT = Annotated[str, Field(pattern=_WINDOW_PATTERN)]
+_Window = Annotated[
     Window,
     BeforeValidator(active_hours.parse_window, json_schema_input_type=_WINDOW_TEXT),
-    PlainSerializer(active_hours.window_text, return_type=str),
+]
+ActiveHours = Annotated[
+    tuple[_Window, ...],
+    BeforeValidator(active_hours.parse_hours, json_schema_input_type=_WINDOW_TEXT | list[_WINDOW_TEXT]),
+    PlainSerializer(active_hours.hours_value, return_type=str | list[str]),
 ]

@@ -18,7 +18,7 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
 from hearth.config import Window
-from hearth.config.active_hours import window_text
+from hearth.config.active_hours import hours_value
 from hearth.config.document import KeyPath, dotted
 from hearth.config.fields import Reload, Section, within
 from hearth.config.settings import Settings
@@ -146,7 +146,9 @@ class _AsInTheFile(GenerateJsonSchema):
     def encode_default(self, dft: Any) -> Any:  # noqa: ANN401 - pydantic's own
         if isinstance(dft, Priority):
             return dft.name.lower()
-        return window_text(dft) if isinstance(dft, Window) else super().encode_default(dft)
+        if isinstance(dft, tuple) and dft and isinstance(dft[0], Window):
+            return hours_value(dft)
+        return super().encode_default(dft)
 
 
 def schema() -> dict[str, Any]:

@@ -71,8 +71,9 @@ class PackingSettings(Section):
 class SchedulingSettings(Section):
     """How the scheduler chooses the next request and the next model, and when it interrupts."""
 
-    active_hours: fields.WindowText = Window(start_minute=6 * 60, end_minute=22 * 60)
-    """Hours in which internal requests interrupt external ones, as `"HH:MM-HH:MM"` in quotes. May cross midnight."""
+    active_hours: fields.ActiveHours = (Window(start_minute=6 * 60, end_minute=22 * 60),)
+    """Hours in which internal requests interrupt external ones, as `"HH:MM-HH:MM"` in quotes. May cross midnight. Several are a list, and
+    days go before the hours at which a window begins on them: `["Mon-Fri 06:00-09:00", "Sat,Sun 10:00-23:00"]`. `[]` is never."""
     time_zone: fields.TimeZone = "local"
     """Time zone of `active_hours`, `announcements` and daily budgets, such as `Europe/Berlin`. `local` is the zone of this machine."""
     schedule_drain_minutes: Annotated[fields.Number, Field(ge=0, le=1440)] = 2.0

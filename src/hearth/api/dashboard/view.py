@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import inf, isinf
 from typing import Any
 
+from hearth.config.active_hours import window_text
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
 from hearth.job_types import Job
@@ -135,6 +136,7 @@ class View:
             **{key: beside.get(key) for key in ("backend", "alerts", "warnings", "storage")},
             "started": self._started,
             "mode": "active" if state.active else "quiet",
+            "hours": self._hours(),
             "draining": state.draining,
             "promotions": state.promotions,
             "policy": state.settings.scheduling.policy.value,
@@ -145,6 +147,14 @@ class View:
             "cloud": {key: len(value) if isinstance(value, list) else value for key, value in cloud.items()}
             if isinstance(cloud, Mapping)
             else None,
+        }
+
+    def _hours(self) -> JsonObject:
+        config = self._gateway.config
+        windows = [window_text(window) for window in config.settings.scheduling.active_hours]
+        return {
+            "windows": windows,
+            "changes": config.next_mode_change(self._gateway.clock.wall()),
         }
 
     def _gpu(self, now: float) -> JsonObject:

@@ -210,6 +210,11 @@ function Cloud({ cloud }) {
     <p class="muted small">${cloud.running ? `${cloud.running} running · ` : ""}${usd(cloud.reserved_usd)} reserved · internal ${usd(cloud.internal_spent_today_usd)}</p></div>`;
 }
 
+function hoursOf({ mode, hours }, now) {
+  const until = hours.changes == null ? "" : ` until ${day(hours.changes, now)}`;
+  return mode === "active" ? `Active hours${until}: internal requests interrupt others` : `Quiet hours${until}: nothing is interrupted`;
+}
+
 // Configuration, log, alerts, and the admin commands.
 
 export function Gateway({ state, now, orders, ask }) {
@@ -227,7 +232,7 @@ export function Gateway({ state, now, orders, ask }) {
       ${targets.map((each) => html`<li key=${each.name}><span class=${`dot ${each.state === "stopped" ? "bad" : each.failed ? "warn" : "ok"}`}></span>
         <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} failed` : ""}</span></li>`)}
       ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${day(at, now)}, in ${whole(at - now)}</span></li>`)}
-      <li><span class="dot"></span><span>${house.mode === "active" ? "Active hours: internal requests interrupt others" : "Quiet hours: nothing is interrupted"} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
+      <li><span class="dot"></span><span title=${`scheduling.active_hours: ${house.hours.windows.join(", ") || "none"}`}>${hoursOf(house, now)} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
     </ul>
     ${you.admin && ask ? html`<div class="buttons left">
       <button onClick=${() => ask(orders.reload())}>Reload configuration</button>
