@@ -38,7 +38,8 @@ from hearth.jobs.webhooks import WebhookSender, is_forbidden
 from hearth.observability.records import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
-from hearth.storage.opening import Connect, connect_writer, database_path, open_directory, tighten_own_directory
+from hearth.storage.directory import directory_warnings
+from hearth.storage.opening import Connect, connect_writer, database_path, tighten_own_directory
 from hearth.storage.store import Store
 from hearth.types import DAY_S, SERVICE
 
@@ -127,7 +128,7 @@ def _gateway(
     for adapter in (control, backend):
         closing.push_async_callback(adapter.aclose)
     path = config.settings.storage.path
-    notes = () if log is None else open_directory(path, database_path(path, os.environ))
+    notes = () if log is None else directory_warnings(path, database_path(path, os.environ))
     if not identity.emulator:
         claim, shared = claim_ollama(identity.url)
         closing.callback(claim.close)

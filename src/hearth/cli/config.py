@@ -33,7 +33,8 @@ from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import BackendError, BackendProtocolError
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
-from hearth.storage.opening import database_path, open_directory
+from hearth.storage.directory import directory_warnings
+from hearth.storage.opening import database_path
 from hearth.types import MIB, canonical_model
 
 OLLAMA_TIMEOUT_S = 2.0
@@ -93,7 +94,7 @@ def check(file: Path | None) -> None:
     }
     click.echo(f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})")
     storage = settings.storage
-    directory = open_directory(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
+    directory = directory_warnings(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
     for warning in (*loaded.notes, *changed_meanings(settings), *effectless(settings), *_home_model(settings), *directory):
         click.echo(f"warning: {warning}", err=True)
 

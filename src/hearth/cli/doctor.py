@@ -28,7 +28,8 @@ from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
 from hearth.errors import BackendError, ConfigError, GpuUnavailable
-from hearth.storage.opening import database_path, open_directory
+from hearth.storage.directory import directory_warnings
+from hearth.storage.opening import database_path
 from hearth.types import MIB, SERVICE, GpuReading, canonical_model
 
 _TIMEOUT_S = 3.0
@@ -238,7 +239,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
         yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "free some space, or set storage.path to another disk")
     else:
         yield Finding("ok", "disk", f"{free_mib / _MIB_PER_GIB:.1f} GiB free at {path}")
-    for warning in open_directory(storage.path, path):
+    for warning in directory_warnings(storage.path, path):
         says, _, advice = warning.rpartition(": ")
         yield Finding("warn", "disk", says, advice)
 
