@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -21,7 +22,7 @@ from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
 from hearth.config.settings import GatewayConfig
-from hearth.errors import ShuttingDown
+from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
@@ -137,7 +138,7 @@ class Gateway:
         self._shown[key] = part
 
     async def start(self) -> None:
-        """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`. Raises StorageUnavailable."""
+        """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`."""
         await self.recall()
         self._started_at = self.clock.monotonic()
         for note in self._notes:
@@ -147,14 +148,18 @@ class Gateway:
             self._supervisor.start(name, run)
 
     async def recall(self) -> None:
-        """Read the last hour and day, once; before a server listens, so that no limit begins anew. Raises StorageUnavailable.
+        """Read the last hour and day, once; before a server listens, so that no limit begins anew.
 
-        What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window.
+        Where the store cannot be read, which it reports, limits and counts begin at zero. What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window.
         """
         history = self.history
         if history is None or self._recalled:
             return
         self._recalled = True
+        with suppress(StorageUnavailable):
+            await self._recall(history)
+
+    async def _recall(self, history: InvocationHistory) -> None:
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
         for kind in COUNTED:

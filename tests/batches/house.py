@@ -65,8 +65,8 @@ class BatchHouse(JobHouse):
         super().__init__(*models, disk=disk, **more)
         writer, reader, clock = cast("Writer", SteadyWriter(self.disk)), cast("Reader", SteadyReader(self.disk)), LoopClock()
         calendar = believed(clock)
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
-        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
+        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
         self.batches = Batches(files=self.files, store=self.table_of_batches, jobs=self.jobs, worker=self.gateway.worker)
         self.gateway.batches = self.batches
         self.gateway.events.subscribe(self.batches)

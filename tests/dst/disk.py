@@ -182,7 +182,7 @@ class WholeDisk(Disk):
         calendar = believed(clock)
 
         def table(kind: type[AnyTable]) -> AnyTable:
-            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epochs)
+            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
 
         kinds = table(JobTable), table(Ledger), table(Estimates), table(InvocationLog), table(FileTable), table(BatchTable)
         return Tables(self.epochs, failing, *kinds)

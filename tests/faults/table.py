@@ -112,8 +112,8 @@ F-51 [faults] a thousand connections that come and go -> no descriptor is left
 
 # The store
 F-52 [storage] another program holds the lock -> what must be durable is refused, the rest is kept and written later
-F-53 [jobs, storage, worker] the disk is full, wherever it fills up -> nothing is acknowledged that is not written; the reserve lets old
-    rows go
+F-53 [jobs, reliability, storage, worker] the disk is full, wherever it fills up, at the start too -> nothing is acknowledged that is
+    not written; the reserve lets old rows go
 F-54 [storage, worker] the file becomes read-only, moves away or loses its directory -> as with a full disk; never in secret and never in
     memory only
 F-55 [dst, reliability, storage] an I/O error at the first, second, ... operation -> no acknowledged row is lost or doubled, whichever it

@@ -58,7 +58,7 @@ class Disk:
         """The table as the next process sees it."""
         self.epochs += 1
         writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
-        return JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs)
+        return JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock))
 
     def copy(self) -> Self:
         """What a process that dies at this instant leaves behind."""
@@ -85,6 +85,7 @@ class SteadyWriter:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self.epoch = disk.epochs
         self._posted: list[Callable[[sqlite3.Connection], object]] = []
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:

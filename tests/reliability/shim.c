@@ -48,8 +48,9 @@ static int is_ours(int fd) {
     return strstr(path, "hearth.db") != NULL && strstr(path, ".lock") == NULL && strstr(path, ".reserve") == NULL;
 }
 
-static int fails(int fd) {
+static int fails(int fd, int needs_room) {
     if (control == NULL || control->fail_at == 0 || !is_ours(fd)) return 0;
+    if (control->error == ENOSPC && !needs_room) return 0; /* a full disk still syncs, and cuts files down */
     int at = control->fail_at, seen = __sync_add_and_fetch(&control->seen, 1);
     if (at < 0 ? seen < -at : seen != at) return 0;
     control->fired = 1;
@@ -75,14 +76,14 @@ static void note(const char *what, const char *data, size_t size) {
 }
 
 static ssize_t wrote(writer real, int fd, const void *data, size_t size, off_t at) {
-    if (fails(fd)) return -1;
+    if (fails(fd, 1)) return -1;
     ssize_t done = real(fd, data, size, at);
     if (log_fd >= 0 && is_ours(fd)) note("write", data, size);
     return done;
 }
 
 static int synced(syncer real, int fd) {
-    if (fails(fd)) return -1;
+    if (fails(fd, 0)) return -1;
     int done = real(fd);
     if (log_fd >= 0 && done == 0 && is_ours(fd)) note("sync", "", 0);
     return done;
@@ -92,8 +93,8 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at) { REAL("pwrite",
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t at) { REAL("pwrite64", writer); return wrote(real, fd, data, size, at); }
 int fdatasync(int fd) { REAL("fdatasync", syncer); return synced(real, fd); }
 int fsync(int fd) { REAL("fsync", syncer); return synced(real, fd); }
-int ftruncate(int fd, off_t size) { REAL("ftruncate", cutter); return fails(fd) ? -1 : real(fd, size); }
-int ftruncate64(int fd, off_t size) { REAL("ftruncate64", cutter); return fails(fd) ? -1 : real(fd, size); }
+int ftruncate(int fd, off_t size) { REAL("ftruncate", cutter); return fails(fd, 0) ? -1 : real(fd, size); }
+int ftruncate64(int fd, off_t size) { REAL("ftruncate64", cutter); return fails(fd, 0) ? -1 : real(fd, size); }
 
 ssize_t write(int fd, const void *data, size_t size) {
     REAL("write", sender);

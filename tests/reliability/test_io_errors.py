@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from contextlib import closing
 
+import aiohttp
 import pytest
 
 from tests.reliability.client import Caller, History, Wish
@@ -49,6 +50,26 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
         kept = Judge(path=path, history=history).look()
         assert len(kept) == len(history.wanted) == nth * JOBS_PER_POSITION
     assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(history.accepted.values())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(tmp_path, is_first):
+    path, history, chat = tmp_path / "hearth.db", History(), {"model": "one", "prompt": "hi", "stream": False}
+    if not is_first:
+        open_database(path).close()
+    with Fault(built(tmp_path), tmp_path) as fault:
+        fault.arm(1, errno.ENOSPC, lasting=True)
+        async with served(tmp_path, environ=fault.environ) as url, aiohttp.ClientSession() as session:
+            async with session.post(f"{url}/api/generate", json=chat) as answer:
+                assert (answer.status, (await answer.json())["done"]) == (200, True)
+            with closing(Caller(url, history)) as caller:
+                assert not await caller.submit(Wish(key="full"))
+                assert fault.disarm()
+                assert await caller.submit(Wish(key="full"))
+    assert history.refused == 1
+    assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(history.accepted.values())
+    assert [row["epoch"] for row in asked(path, "SELECT epoch FROM process")] == [1] if is_first else [1, 2]
+    assert len(asked(path, "SELECT 1 FROM invocation_log WHERE outcome = 'completed'")) > 0, "what was answered meanwhile is logged"
 
 
 @pytest.mark.timeout(300)

@@ -275,14 +275,14 @@ class Shelf:
     def __init__(self, *, burnt: bool = False) -> None:
         self.saved: dict[str, Mapping[str, object]] = {}
         self.writes = 0
-        self._burnt = burnt
+        self.burnt = burnt
 
     def save(self, name: str, document: Mapping[str, object]) -> None:
         self.saved[name] = dict(document)
         self.writes += 1
 
     async def load(self, name: str) -> dict[str, object] | None:
-        if self._burnt:
+        if self.burnt:
             raise StorageUnavailable("corrupt")
         found = self.saved.get(name)
         return None if found is None else dict(found)
@@ -313,3 +313,22 @@ async def test_only_news_are_written_and_the_last_of_them_at_the_end_and_known_t
     await recollection_of(forgotten, Shelf(burnt=True))
     assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [old.swap_s("a", "b"), 10.0, 10.0]
     assert shelf.writes == 2, "nothing was new"
+
+
+@in_virtual_time
+async def test_what_cannot_be_read_at_the_start_is_read_later_and_never_written_over_unread():
+    old, new, shelf = Estimates(swap_prior_s=10.0), Estimates(swap_prior_s=10.0), Shelf()
+    old.learn_swap("a", "b", 4.0)
+    (await recollection_of(old, shelf)).save()
+    shelf.save("scheduler", old.export())
+    shelf.burnt = True
+    running = asyncio.create_task((await recollection_of(new, shelf)).run())
+    new.learn_swap("b", "a", 7.0)
+    await sleep_until(SAVE_INTERVAL_S + 1)
+    assert shelf.saved["scheduler"] == old.export()
+    shelf.burnt = False
+    await sleep_until(2 * SAVE_INTERVAL_S + 1)
+    assert (new.swap_s("a", "b"), new.swap_s("b", "a")) == (4.0, 7.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert shelf.saved["scheduler"] == new.export()

@@ -90,25 +90,34 @@ class Recollection:
     def __init__(self, documents: Documents, name: str, estimates: Estimates) -> None:
         self._documents, self._name, self._estimates = documents, name, estimates
         self._saved = estimates.export()
+        self._is_recalled = False
 
     async def recall(self) -> None:
         """Give the scheduler what an earlier process has written, if that can be read; it learns on from it."""
         with suppress(StorageUnavailable):
             document = await self._documents.load(self._name)
+            has_learned = self._estimates.export() != self._saved
             if document is not None:
                 self._estimates.restore(document)
-        self._saved = self._estimates.export()
+            if not has_learned:
+                self._saved = self._estimates.export()
+            self._is_recalled = True
 
     async def run(self) -> None:
         """Write down what is new every few minutes until cancelled, and once more then."""
         try:
             while True:
                 await asyncio.sleep(SAVE_INTERVAL_S)
+                if not self._is_recalled:
+                    await self.recall()
                 self.save()
         finally:
             self.save()
 
     def save(self) -> None:
+        """Keep what is new; nothing until it is known what would be written over."""
+        if not self._is_recalled:
+            return
         learned = self._estimates.export()
         if learned != self._saved:
             self._documents.save(self._name, learned)

@@ -14,20 +14,23 @@ from itertools import count
 from pathlib import Path
 
 from hearth.clock import Clock
-from hearth.errors import StorageRefused, StorageUnavailable
+from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.opening import (
     BUSY_TIMEOUT_S,
     DATABASE_ERRORS,
     Connect,
     Migrations,
+    begin_epoch,
     connect_reader,
     connect_writer,
     create,
     defects,
+    fault_of,
     inspect,
+    lacks_space,
     lock_instance,
     make_durable,
-    make_ready,
+    migrate,
     prepare_directory,
     refusal,
     require_whole,
@@ -79,24 +82,44 @@ class Reserve:
 
 
 class Database:
-    """An open database. The `epoch` numbers this start of the process, and in a row says which process wrote it.
+    """The database of one process.
 
-    `believed_wall_s` is the latest time that an earlier process took for right; that of this start where there was none.
-    `log_found` is what the last process left in the write-ahead log, and `damaged_copy` where that is kept if it was damaged.
+    Attributes:
+        epoch: numbers this start of the process, and in a row says which process wrote it. 0 while
+            the disk was too full to note it, which `connection` does once there is room.
+        believed_wall_s: the latest time that an earlier process took for right; that of this start
+            where there was none. None while `epoch` is 0.
+        is_readable: whether the schema is the newest; may be so before `epoch` is known.
+        log_found: what the last process left in the write-ahead log.
+        damaged_copy: where database and log are kept if the log was damaged.
     """
 
-    def __init__(self, path: Path, *, reserve_mib: float, busy_timeout_s: float, connect: Connect) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reserve_mib: float,
+        clock: Clock,
+        busy_timeout_s: float,
+        connect: Connect,
+        migrations: Migrations,
+    ) -> None:
         self.path = path
         self.busy_timeout_s = busy_timeout_s
         self.reserve = Reserve(path, reserve_mib)
         self.epoch = 0
-        self.believed_wall_s = 0.0
+        self.believed_wall_s: float | None = None
+        self.is_readable = False
         self.log_found = WalAudit()
         self.damaged_copy: Path | None = None
+        self._clock = clock
         self._connect = connect
-        self._lock = lock_instance(path)
+        self._migrations = migrations
+        self._lock: int | None = None
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
+        self._log_was_read = False
+        self._inspected = (0, 0)
 
     @classmethod
     def open(
@@ -109,13 +132,24 @@ class Database:
         connect: Connect = connect_writer,
         migrations: Migrations | None = None,
     ) -> Database:
-        """Open the database, or make it, at the newest schema version. Raises StorageRefused with a message for the owner."""
-        path = path.absolute()
-        prepare_directory(path)
-        database = cls(path, reserve_mib=reserve_mib, busy_timeout_s=busy_timeout_s, connect=connect)
+        """Open the database, or make it, at the newest schema version; on a full disk, later.
+
+        Raises StorageRefused with a message for the owner.
+        """
+        database = cls(
+            path.absolute(),
+            reserve_mib=reserve_mib,
+            clock=clock,
+            busy_timeout_s=busy_timeout_s,
+            connect=connect,
+            migrations=shipped_migrations() if migrations is None else migrations,
+        )
         try:
-            database._start(shipped_migrations() if migrations is None else migrations, clock)
+            database._begin()
         except (OSError, *DATABASE_ERRORS) as error:
+            if lacks_space(error):
+                database.discard()
+                return database
             database.close()
             raise refusal(path, error) from error
         except StorageRefused:
@@ -123,36 +157,48 @@ class Database:
             raise
         return database
 
-    def _start(self, migrations: Migrations, clock: Clock) -> None:
+    def _begin(self) -> None:
+        """Raises StorageRefused, OSError, one of DATABASE_ERRORS; may be tried again after a full disk."""
+        prepare_directory(self.path)
+        if self._lock is None:
+            self._lock = lock_instance(self.path)
         require_whole(self.path)
-        self._look_at_log()
         try:
-            self._prepare(migrations, clock)
-        except sqlite3.Error as error:
-            if not (unavailable(error).needs_space and self.make_room()):
+            self._prepare()
+        except (OSError, *DATABASE_ERRORS) as error:
+            if not (lacks_space(error) and self.make_room()):
                 raise
             self.discard()
-            self._prepare(migrations, clock)
-        if self.log_found.has_old_commits and self._connection is not None:
+            self._prepare()
+        self.reserve.restore()
+
+    def _prepare(self) -> None:
+        if not self.path.exists():
+            create(self.path, self._connect, self._migrations)
+        self._look_at_log()
+        self._connection = self._connect(self.path, self.busy_timeout_s)
+        identity = self._identify()
+        if self._inspected != identity:  # it reads all of the file, and need not be done again
+            inspect(self.path, self._connection, len(self._migrations))
+            self._inspected = identity
+        make_durable(self._connection)
+        migrate(self._connection, self._migrations)
+        self.is_readable = True
+        if self.log_found.has_old_commits:
             # A reader in a shell may keep it; then the next start finds them again.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self.reserve.restore()
+        self.path.chmod(0o600)
+        epoch, self.believed_wall_s = begin_epoch(self._connection, self._clock)
+        self._identity = identity
+        self.epoch = epoch
 
     def _look_at_log(self) -> None:
         """SQLite drops what it cannot read, and its next checkpoint writes over both files."""
-        if not self.path.exists():
-            return
-        self.log_found = audit(self.path)
-        if self.log_found.unreadable:
+        if not self._log_was_read:  # what a connection of ours has left says nothing of that
+            self.log_found = audit(self.path)
+            self._log_was_read = True
+        if self.log_found.unreadable and self.damaged_copy is None:
             self.damaged_copy = set_aside(self.path)
-
-    def _prepare(self, migrations: Migrations, clock: Clock) -> None:
-        if not self.path.exists():
-            create(self.path, self._connect, migrations)
-        self._connection = self._connect(self.path, self.busy_timeout_s)
-        self.epoch, self.believed_wall_s = make_ready(self.path, self._connection, migrations, clock)
-        self.path.chmod(0o600)
-        self._identity = self._identify()
 
     def _identify(self) -> tuple[int, int]:
         found = self.path.stat()
@@ -160,6 +206,8 @@ class Database:
 
     def connection(self) -> sqlite3.Connection:
         """The writing connection; opened again, and the database checked, where it was discarded. Raises StorageUnavailable."""
+        if self.epoch == 0:
+            self._begin_late()
         # SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process.
         in_place = False
         with suppress(OSError):
@@ -184,8 +232,24 @@ class Database:
         self._connection = connection
         return connection
 
+    def _begin_late(self) -> None:
+        """Open what could not be opened at the start, where the disk was full. Raises StorageUnavailable."""
+        try:
+            self._begin()
+        except (OSError, *DATABASE_ERRORS) as error:
+            self.discard()
+            needs_space = lacks_space(error)
+            fault: StorageFault = "disk_full" if needs_space else fault_of(error) or "io_error"
+            raise StorageUnavailable(fault, str(error), needs_space=needs_space) from error
+        except StorageRefused as error:
+            self.discard()
+            is_passing = isinstance(error, StorageBusy)
+            raise StorageUnavailable("locked" if is_passing else "cannot_open", error.message) from error
+
     def make_room(self) -> bool:
         """On a full disk: give up the reserve, and use it to fold the write-ahead log into the database; True where that freed space."""
+        if self._lock is None:
+            return False  # the reserve may be another process's
         spent = self.reserve.spend()
         before = self._log_bytes()
         if self._connection is not None:
@@ -205,7 +269,8 @@ class Database:
     def close(self) -> None:
         """Close the file and let go of the lock; nothing else may be called afterwards."""
         self.discard()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
 
 
 def _abandon(connection: sqlite3.Connection | None) -> None:
@@ -275,8 +340,11 @@ def restore(copy: Path, path: Path) -> Path | None:
 
     Raises StorageBusy where a gateway runs on it, StorageRefused for a copy that may not be opened and where the disk is at fault.
     """
-    prepare_directory(path)
-    lock = lock_instance(path)
+    try:
+        prepare_directory(path)
+        lock = lock_instance(path)
+    except OSError as error:
+        raise refusal(path, error) from error
     try:
         draft = path.with_name(path.name + ".new")
         _copy(copy, draft)

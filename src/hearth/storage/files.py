@@ -137,8 +137,12 @@ class FileTable(Table):
 
     async def begin(self, caller: str) -> int:
         """A file that nobody sees yet; its number. It is forgotten when the process ends before `seal`."""
-        row = (caller, self.epoch, self.clock.wall())
-        return await self.writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
+        now = self.clock.wall()
+
+        def begin(connection: sqlite3.Connection) -> int:
+            return int(connection.execute(_BEGIN, (caller, self.epoch, now)).fetchone()[0])
+
+        return await self.writer.submit(begin)
 
     async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None:
         """Add pieces of `PART_BYTES`, the file's last may be shorter, from a place on. Raises QueueFull: store or share are full."""

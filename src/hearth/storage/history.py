@@ -140,15 +140,23 @@ class InvocationLog(Table, HandlingSink):
         self._under_way.pop(event.sequence, None)
         ended_wall_s = self._wall_s(event.at)
         row = {name: storable(value) if isinstance(value, str) and not value.isascii() else value for name, value in vars(event).items()}
-        row |= {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
+        row |= {"accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         row["counted"] = event.counted or ""
-        self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
+
+        def insert(connection: sqlite3.Connection) -> int:
+            return connection.execute(_INSERT, row | {"epoch": self.epoch}).rowcount
+
+        self.writer.post(failpoints.before_commit("log.invocation", insert))
 
     def _on_swap(self, event: SwapCompleted | SwapFailed) -> None:
         self._swaps += 1
         ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
-        row = (self.epoch, self._swaps, self._wall_s(event.at), json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
-        self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
+        row = (self._swaps, self._wall_s(event.at), json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
+
+        def insert(connection: sqlite3.Connection) -> int:
+            return connection.execute(_INSERT_SWAP, (self.epoch, *row)).rowcount
+
+        self.writer.post(failpoints.before_commit("log.swap", insert))
 
     def _wall_s(self, at: float) -> float:
         return self.clock.wall() - (self.clock.monotonic() - at)
@@ -163,14 +171,14 @@ class InvocationLog(Table, HandlingSink):
     def note_admissions(self) -> None:
         """Have a row written for each external item that has not ended and has none."""
         rows = [
-            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), self._wall_s(item.at), item.counted or "")
+            (item.sequence, storable(item.request_id), storable(item.caller), self._wall_s(item.at), item.counted or "")
             for item in self._under_way.values()
         ]
         self._under_way.clear()
         before = self.clock.wall() - HOUR_S
 
         def note(connection: sqlite3.Connection) -> None:
-            connection.executemany(_NOTE, rows)
+            connection.executemany(_NOTE, [(self.epoch, *row) for row in rows])
             connection.execute("DELETE FROM admissions WHERE accepted_wall_s < ?", (before,))
 
         self.writer.post(note)
@@ -390,8 +398,12 @@ class Ledger(Table):
     ) -> bool:
         """Note what was set aside; False where the id was used before. Raises StorageUnavailable: the call must not start; ValueError."""
         _require_amount(reserved_usd)
-        row = (reservation_id, self.epoch, caller, lane.value, model, reserved_usd, at_wall_s)
-        return await self._update("ledger.reserve", _RESERVE, row)
+
+        def reserve(connection: sqlite3.Connection) -> bool:
+            row = (reservation_id, self.epoch, caller, lane.value, model, reserved_usd, at_wall_s)
+            return connection.execute(_RESERVE, row).rowcount > 0
+
+        return await self._write("ledger.reserve", reserve)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
         """Note what the call has cost; False where it is unknown or ended before. Raises StorageUnavailable: ask again; ValueError."""
@@ -404,8 +416,14 @@ class Ledger(Table):
 
     async def settle_orphans(self) -> int:
         """Settle what dead processes left reserved at all that was set aside: what may be gone must not be spent again."""
-        row = (self.clock.wall(), self.epoch)
-        return await self.writer.write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
+        return await self.writer.write("ledger.orphans", self._settle_orphans)
+
+    def settle_orphans_later(self) -> None:
+        """The same once the disk takes it, before anything that is written from now on."""
+        self.writer.post(self._settle_orphans)
+
+    def _settle_orphans(self, connection: sqlite3.Connection) -> int:
+        return connection.execute(_SETTLE_ORPHANS, (self.clock.wall(), self.epoch)).rowcount
 
     async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
         """`(id, caller, lane, US dollars)`, paid or set aside, by the instant of the reservation: each is in one of adjoining periods."""

@@ -213,8 +213,8 @@ class JobTable(Table):
 
     async def start(self, number: int) -> Job | None:
         """Note that a waiting job starts; that job with its request, None where it does not wait any more."""
-        values = (self.epoch, self.clock.wall(), number)
-        row = await self._write("jobs.start", lambda connection: connection.execute(_START, values).fetchone())
+        now = self.clock.wall()
+        row = await self._write("jobs.start", lambda connection: connection.execute(_START, (self.epoch, now, number)).fetchone())
         return None if row is None else _job_of(row)
 
     def note_dispatch(self, number: int) -> None:

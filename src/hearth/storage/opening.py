@@ -4,6 +4,7 @@ Never changes a file that it refuses.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -56,10 +57,16 @@ def fault_of(error: BaseException) -> StorageFault | None:
     return _FAULTS.get(error.sqlite_errorcode & 0xFF) if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else None
 
 
+def lacks_space(error: BaseException) -> bool:
+    """Whether freeing space on the disk may help."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return getattr(error, "sqlite_errorcode", None) in _SPACE
+
+
 def unavailable(error: sqlite3.Error | UnicodeDecodeError) -> StorageUnavailable:
     """The error that callers see for a SQLite error that no statement of theirs has caused."""
-    needs_space = getattr(error, "sqlite_errorcode", None) in _SPACE
-    return StorageUnavailable(fault_of(error) or "io_error", str(error), needs_space=needs_space)
+    return StorageUnavailable(fault_of(error) or "io_error", str(error), needs_space=lacks_space(error))
 
 
 Migrations = Sequence[tuple[str, str]]
@@ -114,11 +121,16 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def prepare_directory(path: Path) -> None:
-    """Make the file's directory (0700) where there is none. Raises StorageRefused where it cannot be made or written."""
+    """Make the file's directory (0700) where there is none.
+
+    Raises StorageRefused where it cannot be made or written, OSError where the disk is full.
+    """
     directory = path.parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
+        if lacks_space(error):
+            raise
         raise StorageRefused(f"{directory} cannot be created: {error.strerror}. {ADVICE}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StorageRefused(f"{directory} cannot be written. {ADVICE}")
@@ -158,12 +170,14 @@ def lock_instance(path: Path) -> int:
     """Take the lock of a process that uses the database: an advisory one on a file beside it, which the kernel takes back at the end.
 
     Close the descriptor to give it back. The file stays: removing it would let two processes lock two files of one name. Raises StorageBusy
-    where another process holds it, StorageRefused where the file cannot be made.
+    where another process holds it, StorageRefused where the file cannot be made, OSError where the disk is full.
     """
     lock = path.with_name(path.name + ".lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
+        if lacks_space(error):
+            raise
         raise StorageRefused(f"{lock} cannot be written: {error.strerror}. {ADVICE}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,8 +186,9 @@ def lock_instance(path: Path) -> int:
         os.close(descriptor)
         by = f"process {holder}" if holder.isdecimal() else "another process"
         raise StorageBusy(f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own.") from error
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    with suppress(OSError):  # the number is for a message only, and a full disk has no room for it
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
 
 
@@ -253,18 +268,26 @@ def require_whole(path: Path) -> None:
 def create(path: Path, connect: Connect, migrations: Migrations) -> None:
     """Make an empty database (0600) of the newest version; it gets its name once it is complete."""
     draft = path.with_name(path.name + ".new")
-    for leftover in (draft, draft.with_name(draft.name + "-journal")):
-        leftover.unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with closing(connect(draft, 0.0)) as connection:
-        connection.execute("PRAGMA synchronous = OFF")  # nobody sees it before all of it is synced below
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        migrate(connection, migrations)
-    sync(draft)
+    _remove_draft(draft)
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(connect(draft, 0.0)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")  # nobody sees it before all of it is synced below
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            migrate(connection, migrations)
+        sync(draft)
+    except (OSError, *DATABASE_ERRORS):
+        _remove_draft(draft)  # what there was of it may be all the room of a full disk
+        raise
     failpoints.reach("storage.create.before_rename")
     draft.replace(path)
     sync(path.parent)
     failpoints.reach("storage.create.after_rename")
+
+
+def _remove_draft(draft: Path) -> None:
+    for leftover in (draft, draft.with_name(draft.name + "-journal")):
+        leftover.unlink(missing_ok=True)
 
 
 def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
@@ -282,27 +305,23 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
         raise StorageRefused(f"{path} is damaged: {found}. {RESTORE}")
 
 
-def make_ready(path: Path, connection: sqlite3.Connection, migrations: Migrations, clock: Clock) -> tuple[int, float]:
-    """Check the database, bring it up to date and note this start of the process, which proves that it can be written.
+def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> tuple[int, float]:
+    """Note this start of the process, which proves that the database can be written.
 
-    Returns the number of this start, and the latest time that an earlier process took for right, the present one where there is none.
+    Returns its number, and the latest time that an earlier process took for right, the present one where there is none.
     """
-    inspect(path, connection, len(migrations))
-    make_durable(connection)
-    migrate(connection, migrations)
     connection.execute("BEGIN IMMEDIATE")
+    seen = connection.execute("SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL ORDER BY epoch DESC").fetchone()
     row = (clock.wall(), __version__)
-    epoch = int(connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row).lastrowid or 0)
+    epoch = connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row).lastrowid
     failpoints.reach("storage.epoch.before_commit")
     connection.execute("COMMIT")
     failpoints.reach("storage.epoch.after_commit")
-    seen = connection.execute("SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL AND epoch < ? ORDER BY epoch DESC", (epoch,))
-    believed = seen.fetchone()
-    return epoch, clock.wall() if believed is None else float(believed[0])
+    return epoch or 0, clock.wall() if seen is None else float(seen[0])
 
 
 _MESSAGES = {
-    "disk_full": "cannot be written: the disk is full. Free some space and start again.",
+    "disk_full": "cannot be written: the disk is full. Free some space and try again.",
     "read_only": f"cannot be written: it or its file system is read-only. {ADVICE}",
     "cannot_open": f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
     "locked": "is locked by another program (a sqlite3 shell?). Close that and start again.",

@@ -28,7 +28,7 @@ _SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class Store:
-    """An open store. `epoch` is the number of this start of the process on this file; have `calendar.run` run beside the gateway.
+    """An open store, or one that is opened as soon as a full disk has room; have `calendar.run` run beside the gateway.
 
     It reports each kind of trouble with the disk once, and its end; and the first function that failed by its own doing.
     """
@@ -50,9 +50,10 @@ class Store:
         )
         upkeep = keeping(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock, calendar=calendar)
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
-        reader = Reader(database.path)
+        reader = Reader(database)
         self._clock, self._events = clock, events
-        self._log_found, self._damaged_copy = database.log_found, database.damaged_copy
+        self._database = database
+        self._is_begun = False
         self._fault: StorageFault | None = None
         self._dropped = 0
         self._defective = False
@@ -60,7 +61,7 @@ class Store:
         self.calendar, self.writer, self.reader = calendar, writer, reader
 
         def table(kind: type[T]) -> T:
-            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=database.epoch)
+            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
 
         self.invocations, self.ledger, self.estimates = table(InvocationLog), table(Ledger), table(Estimates)
         self.files, self.batches, self.jobs = table(FileTable), table(BatchTable), table(JobTable)
@@ -79,38 +80,46 @@ class Store:
     ) -> Store:
         """Open the database, start the writer and count what earlier processes left reserved as spent.
 
-        Do not cancel it: the lock would stay with a database that nobody closes. Raises StorageRefused, StorageUnavailable.
+        On a full disk all of this is done once there is room. Do not cancel it: the lock would stay with a database that nobody
+        closes. Raises StorageRefused, StorageUnavailable.
         """
         database = await asyncio.to_thread(
             Database.open, path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
         )
         store = cls(database, settings, clock=clock, events=events, clock_jump_s=clock_jump_s)
         store.writer.start()
-        store.report_log()
+        store._begin()
         try:
             await store.ledger.settle_orphans()
-        except StorageUnavailable:
-            await store.writer.close(busy_timeout_s)
-            store.reader.close()
-            raise
+        except StorageUnavailable as error:
+            if not error.needs_space:
+                await store.writer.close(busy_timeout_s)
+                store.reader.close()
+                raise
+            store.ledger.settle_orphans_later()
         return store
 
-    def report_log(self) -> None:
-        """Say what of the write-ahead log was damaged when the database was opened."""
-        found = self._log_found
+    def _begin(self) -> None:
+        """Take note of what the database says, once it is open."""
+        if self._is_begun or self._database.believed_wall_s is None:
+            return
+        self._is_begun = True
+        self.calendar.begin(self._database.believed_wall_s)
+        found = self._database.log_found
         if found.unreadable:
             event = WalDamaged(
                 at=self._clock.monotonic(),
                 unreadable_frames=found.unreadable,
                 readable_frames=found.readable,
                 certain=found.certain,
-                copy="" if self._damaged_copy is None else str(self._damaged_copy),
+                copy=str(self._database.damaged_copy or ""),
             )
             self._events.emit(event)
 
     def report(self, health: StorageHealth) -> None:
         """Take note of how the store is doing, and emit what is new about that."""
         now, fault = self._clock.monotonic(), health.fault
+        self._begin()
         if fault is None and self._fault is not None:
             self._fault = None
             dropped, self._dropped = health.dropped - self._dropped, health.dropped
@@ -134,15 +143,16 @@ class Store:
         `wal_frames_unreadable` is what was found damaged at the start, `damaged_copy` the file beside the database that keeps it.
         """
         health = self.writer.health
+        copy = self._database.damaged_copy
         return {
             "state": health.fault or "ok",
             "waiting_rows": health.waiting,
             "dropped": health.dropped,
             "reserve_held": health.reserve_held,
             "last_fault": self._last_fault,
-            "clock_in_doubt": not self.calendar.may_delete(),
-            "wal_frames_unreadable": self._log_found.unreadable,
-            "damaged_copy": None if self._damaged_copy is None else self._damaged_copy.name,
+            "clock_in_doubt": self._is_begun and not self.calendar.may_delete(),
+            "wal_frames_unreadable": self._database.log_found.unreadable,
+            "damaged_copy": None if copy is None else copy.name,
         }
 
     async def back_up(self, target: Path) -> None:

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
+from hearth.storage.database import Database
 from hearth.storage.opening import BUSY_TIMEOUT_S, DATABASE_ERRORS, connect_reader, unavailable
 from hearth.storage.writer import Writer
 from hearth.types import DAY_S
@@ -33,8 +33,8 @@ KEY_LIFE_S = DAY_S
 class Reader:
     """One question at a time, each on a fresh connection: a kept one could hold an old snapshot, and the WAL with it, for ever."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hearth-storage-read")
         self._closed = False
 
@@ -47,8 +47,10 @@ class Reader:
     def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
             raise StorageUnavailable("closed")
+        if not self._database.is_readable:
+            raise StorageUnavailable("disk_full", "the database could not be opened yet")
         try:
-            with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as connection:
+            with closing(connect_reader(self._database.path, BUSY_TIMEOUT_S)) as connection:
                 return ask(connection)
         except DATABASE_ERRORS as error:
             raise unavailable(error) from error
@@ -73,17 +75,24 @@ class Calendar:
     it, or a day has passed. The event loop owns the state; the writer's thread asks `may_delete` only, which reads one tuple.
     """
 
-    def __init__(self, *, clock: Clock, believed_wall_s: float, jump_s: float, stamp: Callable[[float], None]) -> None:
-        """`stamp` keeps a time that is believed, for the next start."""
+    def __init__(self, *, clock: Clock, believed_wall_s: float | None, jump_s: float, stamp: Callable[[float], None]) -> None:
+        """`stamp` keeps a time that is believed, for the next start. Without `believed_wall_s` nothing may be deleted until `begin`."""
         self._clock = clock
         self._jump_s = jump_s
         self._stamp = stamp
-        self._believed = (believed_wall_s, clock.monotonic())
+        self._believed = None if believed_wall_s is None else (believed_wall_s, clock.monotonic())
         self._doubted_at: float | None = None
         self._stamped_at = -inf
 
+    def begin(self, believed_wall_s: float) -> None:
+        """What the store says, where that could not be read at the start; nothing happens where it could."""
+        if self._believed is None:
+            self._believed = (believed_wall_s, self._clock.monotonic())
+
     def ahead_s(self) -> float:
-        """Seconds that the clock is ahead of what it should say."""
+        """Seconds that the clock is ahead of what it should say; infinite where that is not known yet."""
+        if self._believed is None:
+            return inf
         wall_s, monotonic_s = self._believed
         return (self._clock.wall() - wall_s) - (self._clock.monotonic() - monotonic_s)
 
@@ -98,6 +107,8 @@ class Calendar:
 
     def look(self, events: EventSink) -> None:
         """Take note of what the clock says now, and tell when a doubt begins or ends."""
+        if self._believed is None:
+            return
         now, ahead_s = self._clock.monotonic(), self.ahead_s()
         if ahead_s > self._jump_s and self._doubted_at is None:
             self._doubted_at = now
@@ -123,13 +134,17 @@ class Calendar:
 
 @dataclass(kw_only=True, eq=False)
 class Table:
-    """What a table needs. `epoch`: the number of this start of the process. Methods raise StorageUnavailable where the disk is at fault."""
+    """What a table needs. Methods raise StorageUnavailable where the disk is at fault."""
 
     writer: Writer
     reader: Reader
     clock: Clock
     calendar: Calendar
-    epoch: int
+
+    @property
+    def epoch(self) -> int:
+        """The number of this start of the process. Ask in a transaction: before the first, a full disk may not have taken it."""
+        return self.writer.epoch
 
     async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
         """What `run` returns, once that is on the disk; `name` is that of its failpoints."""

@@ -244,6 +244,10 @@ class Writer:
                 self._listener(self.health)
 
     @property
+    def epoch(self) -> int:
+        return self._database.epoch
+
+    @property
     def health(self) -> StorageHealth:
         trouble = self._trouble
         if trouble is None and self._overloaded:

@@ -1,0 +1,81 @@
+"""A disk that is full when Hearth starts: the store is opened once there is room, and nothing is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from hearth.errors import StorageBusy, StorageRefused, StorageUnavailable
+from hearth.events import StorageRecovered
+from tests.storage.house import Fuse, StoppedClock, ended, open_database, opened, swapped, written
+from tests.support.recorder import Recorder
+
+CODES_OF_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+@pytest.mark.parametrize("code", CODES_OF_FULL)
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_start_on_a_full_disk_refuses_what_must_be_durable_until_there_is_room_and_loses_nothing(tmp_path, code, is_first):
+    """Wherever it is met. What an earlier process has left is settled once there is room."""
+    for operation in range(1, 100):
+        path, fuse, clock, events = tmp_path / f"{operation}.db", Fuse(code), StoppedClock(), Recorder()
+        if not is_first:
+            async with opened(path, clock) as store:
+                await store.ledger.reserve("req_1", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+        fuse.arm(operation, lasting=True)
+        async with opened(path, clock, events=events, connect=fuse.connect) as store:
+            if not fuse.fired:
+                break
+            for sequence in (1, 2):
+                store.invocations.emit(ended(sequence))
+            store.invocations.emit(swapped())
+            with pytest.raises(StorageUnavailable) as refused:
+                await store.ledger.reserve("req_2", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+            assert (refused.value.status, refused.value.retryable) == (503, True)
+            assert store.trouble() == store.shown()["state"] in {"disk_full", "io_error"}
+            assert store.calendar.may_delete() is (store.writer.epoch > 0)
+            assert store.shown()["clock_in_doubt"] is False
+            fuse.repair()
+            assert await store.ledger.reserve("req_3", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+            await written(store)
+            await events.first(StorageRecovered)
+            assert store.calendar.may_delete()
+            assert {row.epoch for row in await store.invocations.find(limit=9)} == {store.writer.epoch} == {2 - is_first}
+            assert len(await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=9)) == 1
+        with closing(sqlite3.connect(path)) as connection:
+            states = dict(connection.execute("SELECT id, state FROM ledger"))
+            assert states == {"req_3": "reserved"} | ({} if is_first else {"req_1": "settled"})
+    else:
+        pytest.fail("the fuse fired in every round")
+    assert operation > 5
+
+
+def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
+    path, fuse = tmp_path / "newer.db", Fuse(sqlite3.SQLITE_FULL)
+    open_database(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    fuse.arm(4, lasting=True)
+    with pytest.raises(StorageRefused, match="newer Hearth"):
+        open_database(path, connect=fuse.connect)
+
+
+def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_path):
+    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    fuse.arm(1, lasting=True)
+    with closing(open_database(path, connect=fuse.connect)) as database:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE recipe (id)")
+        fuse.repair()
+        with pytest.raises(StorageUnavailable, match="another program") as refused:
+            database.connection()
+        assert refused.value.fault == "cannot_open"
+
+
+def test_a_process_that_waits_for_room_keeps_others_from_its_database(tmp_path):
+    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    fuse.arm(1, lasting=True)
+    with closing(open_database(path, connect=fuse.connect)), pytest.raises(StorageBusy):
+        open_database(path)
