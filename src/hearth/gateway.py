@@ -150,7 +150,9 @@ class Gateway:
     async def recall(self) -> None:
         """Read the last hour and day, once; before a server listens, so that no limit begins anew.
 
-        Where the store cannot be read, which it reports, limits and counts begin at zero. What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window.
+        Where the store cannot be read, which it reports, limits and counts begin at zero. What happened
+        after this moment by the calendar happened now: a clock that was set back must not lengthen any
+        window.
         """
         history = self.history
         if history is None or self._recalled:
