@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.continuing import NO_TIME, Continuation, Spent, goes_on_with_the_answer, lead_in, rendered_in
+from hearth.dialects.continuing import NO_TIME, Continuation, Spent, goes_on_with_the_answer, lead_in, prompt_tokens_in, rendered_in
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
@@ -112,7 +112,8 @@ def said(words: str) -> Answer:
 
 
 def asked(rest: Continuation, *, from_before: bool = True) -> Any:
-    return json.loads(rest.ask(PREFIX, from_before=from_before).body)
+    rest.place(PREFIX, from_before=from_before)
+    return json.loads(rest.ask().body)
 
 
 def plain_answer(rng: random.Random, path: str) -> Answer:
@@ -250,6 +251,73 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
     assert (last["prompt_eval_count"], last["eval_count"]) == (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, output)
     assert (last["total_duration"], last["eval_duration"]) == (2_000_000_005, 1_500_000_003)
     assert not {"load_duration", "prompt_eval_duration"} & last.keys()
+
+
+@for_each(
+    ("prompt", "read", "known"),
+    [
+        (20, 27, 7),  # a frame may carry several tokens
+        (20, 20 + 13, 13),  # one of each byte
+        (20, 21, 3),  # a model may have used more than it is read in, at least one a frame
+        (20, 20 + 17, 3),  # more than bytes
+        (20, None, 3),
+        (None, 27, 3),
+    ],
+)
+def test_the_text_so_far_has_as_many_tokens_as_the_model_server_counts_if_that_can_be(prompt, read, known) -> None:
+    rest = after("/api/generate", said("three| |wörter"), 3, options={"num_predict": 20})
+    rest.prefix("", PREFIX, None)
+    rest.prompt_tokens = prompt
+    assert rest.is_limited
+    rest.place(PREFIX, from_before=True)
+    rest.count(read)
+    assert json.loads(rest.ask().body)["options"]["num_predict"] == 20 - known
+    rest.feed(native_rest("more"), WALL_S)
+    seen = json.loads(rest.finish(NO_TIME, WALL_S).splitlines()[-1])
+    right = prompt is not None and read != 37
+    assert seen["prompt_eval_count"] == (prompt if right else 30 - known)
+    assert seen["eval_count"] == known + len(native_rest("more").splitlines()) - 1
+
+
+def test_an_answer_without_a_limit_is_counted_when_it_ends() -> None:
+    rest = after("/api/generate", said("three| words"), 2)
+    assert not rest.is_limited
+    rest.prefix("", PREFIX, None)
+    rest.prompt_tokens = 20
+    asked(rest)
+    rest.feed(native_rest("x"), WALL_S)  # which says that 30 were read
+    seen = json.loads(rest.finish(NO_TIME, WALL_S).splitlines()[-1])
+    assert (seen["prompt_eval_count"], seen["eval_count"]) == (20, 11)
+
+
+def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded() -> None:
+    rest = after(CHAT, said("one|two"), 2, options={"num_ctx": 512, "stop": ["x"], "num_predict": 9}, shift=False)
+    rest.prefix("<final>", "<a>", None)
+    rest.place("<a><final>", from_before=True)
+    for text, prompt in ((False, "<a>"), (True, "<a><final>onetwo")):
+        call = rest.counting(text=text)
+        body = json.loads(call.body)
+        assert (call.path, body.pop("prompt"), body.pop("options")) == (GENERATE, prompt, {"num_ctx": 512, "num_predict": 1})
+        assert body == {"model": "m", "raw": True, "stream": False, "truncate": False, "shift": False}
+    assert prompt_tokens_in(b'{"prompt_eval_count":7}') == 7
+    assert [prompt_tokens_in(answer) for answer in (b"", b"[]", b"{}", b'{"prompt_eval_count":-1}')] == [None] * 4
+
+
+@for_each(("limit", "reason", "tokens"), [(None, "stop", 6), (9, "stop", 6), (5, "length", 5), (4, "length", 4), (9, "length", 5)])
+def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
+    """Its text was closed, or the finish was told; the rest that is asked for is not passed on."""
+    answer = Answer(parts=(("content", "one|two"),), reason=reason)
+    options = {} if limit is None else {"max_tokens": limit}
+    frames = stream(COMPLETIONS, answer, Words(rng=random.Random(0)))
+    rest = Continuation(route_of(COMPLETIONS), call_to(COMPLETIONS, **options), sent_of(COMPLETIONS, b"".join(frames[:3])))
+    rest.prefix("", PREFIX, None)
+    rest.prompt_tokens = 25
+    rest.place(PREFIX, from_before=True)
+    rest.count(30)
+    assert json.loads(rest.ask().body)["options"]["num_predict"] == 1
+    rest.feed(native_rest("more"), WALL_S)
+    seen = told(COMPLETIONS, b"".join(frames[:3]) + rest.finish(NO_TIME, WALL_S)).answer
+    assert (seen, rest.usage.output_tokens) == (Answer(parts=(("content", "onetwo"),), reason=reason), tokens)
 
 
 def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:

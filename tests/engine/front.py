@@ -72,11 +72,14 @@ class Front:
         return {"model": asked["model"], "done": False, "_debug_info": {"rendered_template": prompt}}
 
     async def _raw(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
-        """The engine's own completion, as lines of NDJSON."""
+        """The engine's own completion, as lines of NDJSON, or as one of them."""
         options = asked["options"]
         names = {"num_predict": "n_predict", "stop": "stop", "seed": "seed", "temperature": "temperature", "top_p": "top_p"}
         wanted = {theirs: options[ours] for ours, theirs in names.items() if ours in options}
-        body = {"prompt": asked["prompt"], "stream": True, "cache_prompt": self.warm(), **wanted}
+        body = {"prompt": asked["prompt"], "stream": asked["stream"], "cache_prompt": self.warm(), **wanted}
+        if not asked["stream"]:
+            async with self._session.post(f"{self._engine_url}/completion", json=body) as answer:
+                return web.Response(body=_line(asked["model"], await answer.json()), content_type="application/json")
         passed = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         async with self._session.post(f"{self._engine_url}/completion", json=body) as answer:
             with suppress(ConnectionResetError):

@@ -6,12 +6,13 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
 
-from hearth.events import ItemDiverged, ItemInterrupted, ItemResumed
+from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
 from tests.engine.conftest import Bench
 from tests.engine.front import MODEL
 from tests.engine.gguf import WORDS
@@ -49,15 +50,19 @@ async def undisturbed(bench: Bench, asked: Any) -> str:
     return await words_of(await bench.client.chat.completions.create(**asked, stream=True))
 
 
-async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
-    """The text of a stream that the house's own request breaks into, after its caller has seen so many chunks of it."""
+async def broken_into(bench: Bench, asked: Any, chunks: int) -> AsyncIterator[Any]:
+    """A stream that the house's own request breaks into, after its caller has seen so many chunks of it."""
     stream = await bench.client.chat.completions.create(**asked, stream=True)
-    begun = ""
     for _ in range(chunks):
-        chunk = await anext(stream)
-        begun += "".join(choice.delta.content or "" for choice in chunk.choices)
+        yield await anext(stream)
     await bench.client.chat.completions.create(**asking("b", max_tokens=2), extra_headers=AS_HOUSE)
-    return begun + await words_of(stream)
+    async for chunk in stream:
+        yield chunk
+
+
+async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
+    """Its text."""
+    return "".join([choice.delta.content or "" async for chunk in broken_into(bench, asked, chunks) for choice in chunk.choices])
 
 
 async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended_and_so_does_an_error(bench):
@@ -130,6 +135,29 @@ async def test_a_text_goes_on_as_it_would_have_at_temperature_0(letters, capsys)
         print(f"\n{equal} of {rounds} equal, {[event.how for event in resumed].count('continued')} continued of {len(resumed)}")  # noqa: T201
     assert equal == rounds
     assert {event.how for event in resumed} == {"continued"}
+
+
+STOPS = [letter + "zzz" for letter in "abcdefghi"]
+"""While what was said may be the beginning of one the engine holds it back, so that a chunk carries several tokens."""
+
+
+@pytest.mark.parametrize("usage", [True, False])
+async def test_a_continued_stream_has_no_more_tokens_than_it_may_and_says_how_many(letters, usage):
+    """One token a letter. 20 of 20 in `make reliability`."""
+    letters.front.warm = lambda: False
+    rng, more = random.Random(3), {"stream_options": {"include_usage": True}} if usage else {}
+    for number in range(2 * EXAMPLES):
+        asked = asking(f"{number} {rng.choice('abc')}", max_tokens=TOKENS, temperature=1e-6, stop=STOPS, **more)
+        whole = await undisturbed(letters, asked)
+        parts, text = [], ""
+        async for part in broken_into(letters, asked, rng.randrange(20, 60)):
+            parts.append(part)
+            text += "".join(choice.delta.content or "" for choice in part.choices)
+        assert (text, len(text)) == (whole, TOKENS)
+        assert len([part for part in parts if part.choices and part.choices[0].delta.content]) < TOKENS
+        assert [part.usage.completion_tokens for part in parts if part.usage] == [TOKENS] * usage
+        assert [event.output_tokens for event in letters.events.of(ItemEnded) if event.resumed][-1] == TOKENS
+    assert {event.how for event in letters.events.of(ItemResumed)} == {"continued"}
 
 
 async def test_no_stream_ends_in_an_error_with_warm_and_cold_caches_mixed(bench, capsys):

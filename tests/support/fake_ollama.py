@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
@@ -105,6 +106,9 @@ class FakeOllama:
         """Calls that only asked how a prompt is rendered."""
         self.render: Callable[[str, dict[str, Any], float], wire.Answer | None] = wire.rendering
         """What is answered to these; None: the server is too old, and says a word."""
+        self.counts: list[CallRecord] = []
+        """Calls that only asked how many tokens a prompt has."""
+        self.count: Callable[[str], int] = lambda prompt: 0
         self.pulled = 0
         """How often all models were replaced by newer ones of the same names."""
         self.listed = 0
@@ -183,7 +187,10 @@ class FakeOllama:
     async def open(self, call: BackendCall) -> FakeExchange:
         body = _body_of(call)
         if body.get("_debug_render_only"):
-            return await self._rendered(call, body)
+            answer = partial(self.render, call.path, body)
+            return await self._shown(call, body, self.renderings, self.render_s, answer)
+        if body.get("raw") and not body["stream"]:
+            return await self._shown(call, body, self.counts, 0.0, partial(wire.counted, self.count(body["prompt"])))
         fault = self._call_faults.popleft() if self._call_faults else None
         record = self._log(call, _name_in(body, self.gpu.models))
         if self._down or fault is CallFault.REFUSE:
@@ -198,21 +205,28 @@ class FakeOllama:
             raise
         return exchange
 
-    async def _rendered(self, call: BackendCall, body: dict[str, Any]) -> FakeExchange:
+    async def _shown(
+        self,
+        call: BackendCall,
+        body: dict[str, Any],
+        log: list[CallRecord],
+        after_s: float,
+        shown: Callable[[float], wire.Answer | None],
+    ) -> FakeExchange:
         """A prompt takes no slot, but its model has to be there: Ollama would load it."""
         record = CallRecord(
             path=call.path, model=_name_in(body, self.gpu.models), body=call.body, headers=call.headers, opened_at=self._now()
         )
-        self.renderings.append(record)
+        log.append(record)
         if self._down:
             await asyncio.sleep(0)
             raise BackendUnreachable
         answer = self._refusal(call.path, record.model, None)
         if answer is None and record.model is not None:
             self._read(record.model, record.opened_at)
-            answer = self.render(call.path, body, record.opened_at) or wire.answer(call.path, body, Service(), record.opened_at)
+            answer = shown(record.opened_at) or wire.answer(call.path, body, Service(), record.opened_at)
         exchange = FakeExchange(
-            record, answer or wire.error(call.path, 400, "model is required"), (record.opened_at + self.render_s,), lambda: None
+            record, answer or wire.error(call.path, 400, "model is required"), (record.opened_at + after_s,), lambda: None
         )
         await exchange.head()
         return exchange

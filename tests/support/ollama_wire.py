@@ -178,6 +178,13 @@ def rendering(path: str, body: Mapping[str, Any], at: float) -> Answer:
     return _json({"model": body["model"], "created_at": rfc3339(WALL_AT_START + at), **said, "done": False, **shown}, path)
 
 
+def counted(tokens: int, at: float) -> Answer:
+    """One token after a prompt of so many, which says how many these are; 0 for a server that does not say."""
+    counts = {"prompt_eval_count": tokens} if tokens else {}
+    shown = {"created_at": rfc3339(WALL_AT_START + at), "response": "x", "done": True, "done_reason": "length", **counts, "eval_count": 1}
+    return _json({"model": "m", **shown}, "/api/generate")
+
+
 def vector_of(text: str) -> list[float]:
     """What `/api/embed` and `/v1/embeddings` make of a text: another vector for another text, whatever comes with it."""
     return [0.25, crc32(text.encode()) / 2**20]

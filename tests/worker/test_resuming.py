@@ -353,6 +353,24 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
         assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [path, "/api/chat", "/api/chat"]
 
 
+@for_each("limit", [0, 20])
+@in_virtual_time
+async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_limited_and_else_when_it_ends(limit: int):
+    async with house_of(Model(limit=limit)) as house:
+        house.ollama.count = lambda prompt: 7 + 2 * prompt.count(" ")
+        ticket = streaming(house, options={"num_predict": limit} if limit else {})
+        listening = asyncio.ensure_future(heard(ticket))
+        await house.interrupt(3.5, "m")
+        said, error = await listening
+        assert (text_of(said), error) == (TEXT, None)
+        prompts = [json.loads(call.body)["prompt"].rpartition(ASSISTANT)[2] for call in house.ollama.counts]
+        assert prompts == ["", SENT] if limit else [""]
+        asked = json.loads(house.ollama.calls[2].body)["options"]
+        assert asked.get("num_predict") == (limit - 6 if limit else None)
+        ended = await house.end_of(ticket)
+        assert (ended.prompt_tokens, ended.output_tokens) == (7, 6 + 7 if limit else 14 - 7 + 7)
+
+
 @in_virtual_time
 async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_again():
     async with house_of(Model()) as house:

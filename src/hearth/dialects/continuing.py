@@ -12,7 +12,8 @@ import re
 from dataclasses import replace
 from itertools import islice
 
-from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, frames_in, object_in, read
+from hearth.dialects.begun import Begun
+from hearth.dialects.frames import WholeFrames, at, frames_in, object_in, read
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Names, Sent
@@ -28,10 +29,6 @@ _TOOL: JsonObject = {
     "type": "function",
     "function": {"name": "none", "description": "", "parameters": {"type": "object", "properties": {}}},
 }
-_TEXTS = frozenset({"content", "text", "response.output_text.delta"})
-_THOUGHTS = frozenset({"thinking", "reasoning", "response.reasoning_summary_text.delta"})
-_IGNORED = frozenset({ROLE, "signature"})
-_OPENINGS = ("message_start", "content_block_start", "response.created", "response.in_progress", "response.output_item.added")
 _TO_ASK_AGAIN = re.compile(r"[\s\ufffd]+\Z")
 """An end that no tokenizer reads as it was written: blanks belong to the word after them, U+FFFD stands for broken text."""
 _OPEN_THOUGHT = re.compile(r"(?:<(think|thinking|thought|reasoning)>|\[(THINK)\])\s*\Z", re.IGNORECASE)
@@ -95,7 +92,16 @@ def load_options_in(body: bytes) -> JsonObject:
     """What a native body says of how its model is loaded."""
     fields = object_in(body)
     options = lookup(fields, "options")
-    return {name: options[name] for name in ("num_ctx",) if name in options} if isinstance(options, dict) else {}
+    return _load_options(options) if isinstance(options, dict) else {}
+
+
+def _load_options(options: JsonObject) -> JsonObject:
+    return {name: options[name] for name in ("num_ctx",) if name in options}
+
+
+def prompt_tokens_in(answer: bytes) -> int | None:
+    """How many tokens a prompt has, by the answer to it; None where it does not say."""
+    return count_in(object_in(answer), "prompt_eval_count")
 
 
 def rendered_in(answer: bytes) -> str | None:
@@ -122,11 +128,12 @@ class Continuation:
     """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what comes out is for the caller.
 
     Attributes:
-        tokens: of the text so far: a frame each.
+        tokens: of the text so far, at least: a frame has one or more.
         nothing_said: no text has been sent yet.
         has_thought: there are thoughts before the text: their place in the prompt is seen only in a rendering with an answer.
         offers_tools: calls may follow the text, so that only `/api/chat` can be asked for the rest.
         thinks: the caller does not forbid thoughts.
+        prompt: as the model reads it, without an answer; its `prompt_tokens` None where they were not counted.
         asked_from_before: something was asked for again, so that what comes may not fit.
         complete: the model server has said that this is all.
         usage: what the whole answer counts, once it has ended.
@@ -140,7 +147,7 @@ class Continuation:
         if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._route, self._native, self._headers = route, native, call.headers
-        self._names, self._begun = Names(route), _Begun()
+        self._names, self._begun = Names(route), Begun()
         for frame in frames_in(route, sent.data):
             self._names.know(frame)
             self._begun.note(frame, read(route, frame))
@@ -157,6 +164,8 @@ class Continuation:
         self._missing = self._read = ""
         self._calls: list[ToolCall] = []
         self._stops_within = self._mute = self._used_up = False
+        self.prompt = ""
+        self.prompt_tokens: int | None = None
         self._known_tokens = 0
         self._last: JsonObject = {}
         self.asked_from_before = self.complete = False
@@ -214,6 +223,7 @@ class Continuation:
         Raises:
             StreamDiverged: the template shows that it cannot be known.
         """
+        self.prompt = plain
         if not self.has_thought:
             closing = self._opened(plain)
             if closing is not None:
@@ -225,8 +235,8 @@ class Continuation:
             raise StreamDiverged("the model's template does not show where the answer follows the thoughts")
         return plain + between
 
-    def ask(self, prefix: str, *, from_before: bool) -> BackendCall:
-        """Asks for the rest of the text.
+    def place(self, prefix: str, *, from_before: bool) -> None:
+        """Say where the rest begins.
 
         Args:
             from_before: ask from before an end that cannot be read again as it is, and drop what is said once more.
@@ -235,17 +245,60 @@ class Continuation:
         kept = self._kept(text) if from_before and not self._begun.endings else text
         self._missing = text[len(kept) :]
         self.asked_from_before = bool(self._missing)
-        self._known_tokens = self.tokens - self._begun.frames_with(len(self._missing))
         self._read = prefix + kept
+        self._known_tokens = self._tokens_of(None)
+
+    @property
+    def is_limited(self) -> bool:
+        """The caller limits the tokens of the answer."""
+        return self._limit is not None
+
+    @property
+    def _limit(self) -> int | None:
+        limit = self._native.options.get("num_predict")
+        return int(limit) if isinstance(limit, int | float) and limit > 0 else None
+
+    def counting(self, *, text: bool) -> BackendCall:
+        """Asks for one token, whose answer says how many the prompt has, or prompt and text so far. There is
+        no other way: a stream that is cut does not say what it counted, and no route of Ollama's splits a
+        text. It costs nothing but that token, since the rest reads the same prompt, which is in the cache then.
+        """
+        prompt = self._read if text else self.prompt
+        options: JsonObject = {**_load_options(self._native.options), "num_predict": 1}
+        asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": prompt, "raw": True}
+        fields: JsonObject = {**asked, "stream": False, "truncate": False, "options": options, **self._shift()}
+        return BackendCall(method="POST", path=Endpoint.GENERATE.value, headers=self._headers, body=encode(fields))
+
+    def count(self, read_tokens: int | None) -> None:
+        """Prompt and text so far have so many tokens."""
+        self._known_tokens = self._tokens_of(read_tokens)
+
+    def _tokens_of(self, read_tokens: int | None) -> int:
+        """Those of the text that is not asked for again. A count that cannot be right is none: no token is
+        shorter than a byte. A model may have said a text in more tokens than it is read in."""
+        least = self.tokens - self._begun.frames_with(len(self._missing))
+        if read_tokens is None or self.prompt_tokens is None:
+            return least
+        counted = read_tokens - self.prompt_tokens
+        if counted > len(self._read[len(self.prompt) :].encode()) + 1:
+            self.prompt_tokens = None
+            return least
+        return max(least, counted)
+
+    def ask(self) -> BackendCall:
+        """Asks for the rest of the text."""
         asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": self._read, "raw": True}
         if self._native.chat is not None:
+            kept = "".join(self._begun.texts).removesuffix(self._missing)
             asked = self._answered(self._native.chat, kept, "thinking")
-        fields: JsonObject = {**asked, "stream": True, "truncate": False, "options": self._options()}
-        shift = lookup(self._native.fields, "shift")
-        if shift is not None and self._native.path is not Endpoint.OPENAI_CHAT:
-            fields["shift"] = shift
+        fields: JsonObject = {**asked, "stream": True, "truncate": False, "options": self._options(), **self._shift()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
         return BackendCall(method="POST", path=path.value, headers=self._headers, body=encode(fields))
+
+    def _shift(self) -> JsonObject:
+        """With another value, the model would be loaded anew."""
+        shift = lookup(self._native.fields, "shift")
+        return {"shift": shift} if shift is not None and self._native.path is not Endpoint.OPENAI_CHAT else {}
 
     def rendering_of(self, ask: BackendCall) -> BackendCall | None:
         """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
@@ -269,8 +322,8 @@ class Continuation:
 
     def _options(self) -> JsonObject:
         """Where nothing more may come, a word is asked for, to be dropped: what Ollama does with a limit of 0 is no answer."""
-        options, limit, seed = dict(self._native.options), self._native.options.get("num_predict"), self._native.options.get("seed")
-        left = int(limit) - self._known_tokens if isinstance(limit, int | float) and limit > 0 else None
+        options, seed = dict(self._native.options), self._native.options.get("seed")
+        left = None if self._limit is None else self._limit - self._known_tokens
         self._used_up = left is not None and left <= 0
         self._mute = self._begun.endings > 0 or self._used_up
         if left is not None or self._mute:
@@ -326,9 +379,8 @@ class Continuation:
         """The end of the caller's stream, where the rest has ended."""
         if not self.complete:
             return b""
-        last, known = self._last, self._known_tokens
-        output = self.tokens if self._mute else known + (count_in(last, "eval_count") or 0)
-        prompt = max(0, (count_in(last, "prompt_eval_count") or 0) - known)
+        last = self._last
+        output, prompt = self._counts()
         reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
         done = Generation(
             said=self._calls,
@@ -344,61 +396,21 @@ class Continuation:
         self.usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
         return self._passed(b"".join(self._writer.end(done, wall_s)), self._begun.endings)
 
-
-class _Begun:
-    """What was sent, read frame by frame.
-
-    Attributes:
-        first: the fields of the first frame, which names the model; items: what a Responses answer had finished before the text.
-        endings, reason: how many frames of the end were sent, and what they say of why.
-        is_plain: nothing has come that plain text cannot follow.
-    """
-
-    def __init__(self) -> None:
-        self.first: JsonObject = {}
-        self.items: list[JsonValue] = []
-        self.texts: list[str] = []
-        self.thoughts: list[str] = []
-        self.tokens = self.endings = 0
-        self.reason = ""
-        self.is_plain = True
-
-    def note(self, frame: Frame, reading: Reading) -> None:
-        """Take in the next frame."""
-        self.first = self.first or frame.fields
-        slots = [slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED]
-        for slot in slots:
-            is_text = slot.channel in _TEXTS
-            self.is_plain = self.is_plain and (is_text or (slot.channel in _THOUGHTS and not self.texts))
-            (self.texts if is_text else self.thoughts).append(slot.text)
-        self.tokens += bool(slots)
-        if reading.marks:
-            self._mark(frame)
-
-    def _mark(self, frame: Frame) -> None:
-        kind, block = frame.event, frame.fields.get("content_block", frame.fields.get("item"))
-        called = at(frame.fields, ("message", "tool_calls")) or at(frame.fields, ("choices", 0, "delta", "tool_calls"))
-        if called or (isinstance(block, dict) and block.get("type") in ("tool_use", "function_call")):
-            self.is_plain = False
-        if self.texts and kind not in _OPENINGS:
-            self.endings += 1
-            said = at(frame.fields, ("delta", "stop_reason")) or at(frame.fields, ("choices", 0, "finish_reason"))
-            self.reason = self.reason or ({"max_tokens": "length", "end_turn": "stop"}.get(said, said) if isinstance(said, str) else "")
-        elif kind == "response.output_item.done":
-            self.items.append(block)
-        elif not kind:
-            self.is_plain = False
-
-    def frames_with(self, characters: int) -> int:
-        """How many of the last frames hold any of the last characters."""
-        frames = 0
-        while characters > 0:
-            frames += 1
-            characters -= len(self.texts[-frames])
-        return frames
+    def _counts(self) -> tuple[int, int]:
+        """Tokens of the whole answer and of the prompt; the end of an answer that ends by itself counts as one."""
+        read, said = count_in(self._last, "prompt_eval_count"), count_in(self._last, "eval_count") or 0
+        if not self.is_limited:
+            self.count(read)
+        output = self._known_tokens + said
+        if self._mute:
+            known = max(self.tokens, self._known_tokens)
+            output = known if self._limit is None else min(known, self._limit)
+            output += not self._used_up and self._begun.reason != "length"
+        prompt = self.prompt_tokens
+        return output, max(0, (read or 0) - self._known_tokens) if prompt is None else prompt
 
 
-def _writer_for(route: Route, fields: JsonObject, begun: _Begun) -> Writer:
+def _writer_for(route: Route, fields: JsonObject, begun: Begun) -> Writer:
     """What writes the answer to the request with these fields. Names do not matter: the caller is shown those that it knows."""
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
     if route.dialect == "ollama":

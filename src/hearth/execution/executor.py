@@ -22,6 +22,7 @@ from hearth.dialects.continuing import (
     goes_on_with_the_answer,
     lead_in,
     load_options_in,
+    prompt_tokens_in,
     rendered_in,
     template_probe,
 )
@@ -243,22 +244,26 @@ class Executor:
             return
         async with asyncio.timeout(work.quiet_s):
             prefix = await self._prefix(work, rest)
+            rest.prompt_tokens = await self._counted(rest.counting(text=False))
         if work.rendering not in (None, hash(prefix)):
             raise StreamDiverged("the model's template has changed while the answer was interrupted")
         try:
-            await self._ask_rest(work, rest, rest.ask(prefix, from_before=True))
+            await self._ask_rest(work, rest, prefix, from_before=True)
         except StreamDiverged:
             if not rest.asked_from_before:
                 raise
-            rest = self._continuation(work)
-            await self._ask_rest(work, rest, rest.ask(prefix, from_before=False))
+            again = self._continuation(work)
+            again.prompt, again.prompt_tokens = rest.prompt, rest.prompt_tokens
+            await self._ask_rest(work, again, prefix, from_before=False)
 
-    async def _ask_rest(self, work: ActiveRequest, rest: Continuation, call: BackendCall) -> None:
-        rendering = rest.rendering_of(call)
-        if rendering is not None:
-            async with asyncio.timeout(work.quiet_s):
-                shown = await self._rendered(rendering)
-            if not rest.is_read_as(shown):
+    async def _ask_rest(self, work: ActiveRequest, rest: Continuation, prefix: str, *, from_before: bool) -> None:
+        rest.place(prefix, from_before=from_before)
+        async with asyncio.timeout(work.quiet_s):
+            if rest.is_limited and rest.prompt_tokens is not None:
+                rest.count(await self._counted(rest.counting(text=True)))
+            call = rest.ask()
+            rendering = rest.rendering_of(call)
+            if rendering is not None and not rest.is_read_as(await self._rendered(rendering)):
                 raise StreamDiverged("the model's template cannot continue an answer")
         try:
             await self._exchange(work, call, partial(self._answers.rest, rest))
@@ -288,6 +293,14 @@ class Executor:
 
     async def _rendered(self, call: BackendCall) -> str | None:
         """The rendering that the model server shows, None where it shows none. Raises HearthError where it cannot be asked."""
+        return rendered_in(await self._told(call))
+
+    async def _counted(self, call: BackendCall) -> int | None:
+        """The tokens of a prompt, None where the model server does not say. Raises HearthError as `_rendered`."""
+        return prompt_tokens_in(await self._told(call))
+
+    async def _told(self, call: BackendCall) -> bytes:
+        """A whole answer, empty for a refusal or too long a one."""
         exchange = await self._backend.open(call)
         try:
             parts, size = list[bytes](), 0
@@ -296,7 +309,7 @@ class Executor:
                 size += sum(map(len, chunks))
         finally:
             exchange.close()
-        return rendered_in(b"".join(parts)) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else None
+        return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
 
     async def _paused(self, work: ActiveRequest) -> int:
         """Stopped to go on later: see how its prompt is rendered while its model is there; the tokens that the next attempt only reads."""
