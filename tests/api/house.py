@@ -27,8 +27,9 @@ from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
+from hearth.queue.admission import AdmissionState
 from hearth.queue.operator import OperatorCommands
-from hearth.queue.worker import AdmissionState, LLMQueueWorker
+from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model
@@ -98,12 +99,12 @@ class FakeWorker:
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
-    def check_depth(self, lane: Lane) -> None:
+    def check_depth(self, lane: Lane, caller: str) -> None:
         if self.refusal is not None:
             raise self.refusal
 
     def submit(self, new: Submission) -> Ticket:
-        self.check_depth(new.item.lane)
+        self.check_depth(new.item.lane, new.item.caller)
         self.submitted.append(new.item)
         self.calls.append(new.call_on(new.item.model or RESIDENT))
         reply = Reply(limit_bytes=1 << 20)

@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from hearth.api.protocol import Deadlines, HttpConnection
+from hearth.api.protocol import SLOWEST_BODY_BYTES_S, Deadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
@@ -75,17 +75,51 @@ async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_
         assert one.line.sent == b""
 
 
+LARGE_BYTES = 90 * SLOWEST_BODY_BYTES_S
+LARGE = HEAD.replace(b"%d" % len(BODY), b"%d" % LARGE_BYTES)
+
+
+@for_each(
+    ("head", "sent_each_s", "ends_at"),
+    [
+        (HEAD, b"{", BODY_S + len(BODY) / SLOWEST_BODY_BYTES_S),
+        (LARGE, b"{" * 1000, BODY_S + 90.0),
+        (HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked"), b"1\r\n{\r\n", BODY_S),
+    ],
+)
+@in_virtual_time
+async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(head, sent_each_s, ends_at):
+    async with connection(sent=head) as one:
+        for second in range(1, int(ends_at)):
+            await sleep_until(second)
+            one.protocol.data_received(sent_each_s)
+        assert await one.open_until(ends_at)
+        assert one.gateway.worker.submitted == []
+
+
+@in_virtual_time
+async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_needs():
+    chunk = b"%x\r\n%b\r\n" % (SLOWEST_BODY_BYTES_S, b" " * SLOWEST_BODY_BYTES_S)
+    async with connection(sent=HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")) as one:
+        for second in range(1, 90):
+            await sleep_until(second)
+            one.protocol.data_received(chunk)
+        one.protocol.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+        await asyncio.sleep(1.0)
+        assert one.line.sent.startswith(b"HTTP/1.1 200 ")
+
+
 @in_virtual_time
 async def test_a_body_that_stops_coming_ends_the_connection_and_one_that_makes_progress_may_take_longer_than_the_deadline():
-    async with connection(sent=HEAD + BODY[:1]) as one:
+    async with connection(sent=LARGE) as one:
         await sleep_until(5.0)
-        one.protocol.data_received(BODY[1:2])
+        one.protocol.data_received(b"{")
         assert await one.open_until(5.0 + BODY_S)
         assert one.gateway.worker.submitted == []
-    async with connection(sent=HEAD) as one:
-        for at in range(0, len(BODY), 15):
+    async with connection(sent=LARGE) as one:
+        for at in range(4):
             await asyncio.sleep(BODY_S - 1.0)
-            one.protocol.data_received(BODY[at : at + 15])
+            one.protocol.data_received(b" " * (LARGE_BYTES // 4) if at < 3 else b" " * (LARGE_BYTES // 4 - len(BODY)) + BODY)
         await asyncio.sleep(1.0)
         assert one.line.sent.startswith(b"HTTP/1.1 200 ")
 

@@ -151,8 +151,10 @@ async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(
 
 def placed_at(house: House, **asked: Any) -> float:
     """When the request came whose place a new one gets."""
-    item = house.worker.get_item(house.submit(**{"model": "a", "digest": b"d", **asked}).sequence)
+    sequence = house.submit(**{"model": "a", "digest": b"d", **asked}).sequence
+    item = house.worker.get_item(sequence)
     assert item is not None
+    house.worker.cancel(sequence)
     return house.now - float(str(item["waited_s"]))
 
 
@@ -160,9 +162,9 @@ def placed_at(house: House, **asked: Any) -> float:
     ("asked", "after_s", "at"),
     [
         ({}, 60.0, 1.0),
-        ({}, 60.5, 62.5),
-        *((other, 1.0, 3.0) for other in ({"digest": b"e"}, {"caller": "x"}, {"model": "b"}, {"lane": Lane.INTERNAL})),
-        ({"priority": Priority.CRITICAL}, 1.0, 3.0),
+        ({}, 60.5, 160.5),
+        *((other, 1.0, 101.0) for other in ({"digest": b"e"}, {"caller": "x"}, {"model": "b"}, {"lane": Lane.INTERNAL})),
+        ({"priority": Priority.CRITICAL}, 1.0, 101.0),
     ],
 )
 @in_house("a", "b", resident=("a",))
@@ -172,14 +174,14 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
     left = house.submit("a", digest=b"d")
-    await sleep_until(2.0)
+    await sleep_until(100.0)
     house.worker.leave(left.sequence)
-    await sleep_until(2.0 + after_s)
+    await sleep_until(100.0 + after_s)
     assert placed_at(house, **asked) == at
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_internal_depth": 1, "max_external_depth": 5}))
-async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_than_may_wait(house: House):
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 4}))
+async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_than_may_wait(house: House):
     ran = house.submit("a", service_s=400.0, digest=b"ran")
     await sleep_until(1.0)
     cancelled = house.submit("a", digest=b"cancelled")
@@ -187,8 +189,65 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_than_may_wai
     for sequence in (ran.sequence, cancelled.sequence):
         house.worker.leave(sequence)
     house.submit("a", service_s=400.0)
-    for number in range(7):
-        house.worker.leave(house.submit("a", digest=b"%d" % number).sequence)
-    await sleep_until(2.0)
-    for digest, at in ((b"ran", 2.0), (b"cancelled", 2.0), (b"0", 2.0), (b"1", 1.0), (b"6", 1.0)):
+    for numbers in ((0, 1, 2), (3, 4, 5)):
+        left = [house.submit("a", digest=b"%d" % number).sequence for number in numbers]
+        await sleep_until(house.now + 0.5)
+        for sequence in left:
+            house.worker.leave(sequence)
+    await sleep_until(2.5)
+    others = {b"ran": 2.5, b"cancelled": 2.5, b"0": 2.5, b"1": 2.5}
+    for digest, at in (others | {b"2": 1.5, b"3": 1.5, b"5": 1.5}).items():
         assert placed_at(house, digest=digest) == at, digest
+
+
+@in_house("a", resident=("a",))
+async def test_a_place_loses_the_time_that_its_caller_was_away_for_longer_than_it_had_waited(house: House):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    for left in range(4):  # who asks and leaves at once, over and over, has waited for nothing
+        house.worker.leave(house.submit("a", digest=b"d").sequence)
+        await sleep_until(1.0 + 59.0 * (left + 1))
+    assert placed_at(house) == house.now
+    patient = house.submit("a", digest=b"p")
+    await sleep_until(house.now + 40.0)
+    house.worker.leave(patient.sequence)
+    await sleep_until(house.now + 50.0)
+    assert placed_at(house, digest=b"p") == house.now - 80.0
+
+
+def fill(house: House, caller: str) -> int:
+    """How many requests of a caller are taken until one is refused."""
+    for taken in range(100):
+        try:
+            house.submit("a", service_s=1.0, caller=caller)
+        except QueueFull:
+            return taken
+    raise AssertionError("nothing is refused")
+
+
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 8}))
+async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_another_one_has_asked_of_late(house: House):
+    house.submit("a", service_s=1.0, caller="greedy")
+    await settle()
+    assert fill(house, "greedy") == 8
+    with pytest.raises(QueueFull, match="the queue is full: 8 external requests are waiting"):
+        house.submit("a", caller="modest")
+    await sleep_until(5.5)
+    assert house.worker.scheduler.state.waiting.external_of("greedy") == 3
+    assert fill(house, "greedy") == 1
+    with pytest.raises(QueueFull, match=r"4 requests of greedy are waiting, which is half of queue\.max_external_depth"):
+        house.submit("a", caller="greedy")
+    assert fill(house, "modest") == 4
+    await sleep_until(5.5 + 600.5)
+    assert fill(house, "greedy") == 9, "one of them runs at once"
+
+
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}))
+async def test_a_queue_with_one_place_has_it_for_whoever_comes_first_and_the_internal_lane_has_no_shares(house: House):
+    house.submit("a", service_s=9.0)
+    await settle()
+    assert [fill(house, caller) for caller in ("one", "two")] == [1, 0]
+    for caller in ("one", "one", "one"):
+        house.submit("a", lane=Lane.INTERNAL, caller=caller)
+    with pytest.raises(QueueFull, match="3 internal requests"):
+        house.submit("a", lane=Lane.INTERNAL, caller="two")

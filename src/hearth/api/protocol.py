@@ -23,6 +23,8 @@ _FRAMING_PER_BODY_BYTE = 8
 """Chunks of a single byte take 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
 _DISCARDED_BYTES = 64 * 1024 * 1024
 """Read of a body after its answer, so that the answer arrives; whoever sends more is cut off."""
+SLOWEST_BODY_BYTES_S = 64 * 1024
+"""A body that comes slower than this for longer than its deadline is cut off: it holds a connection and memory."""
 _CHUNKED_PIECE_BYTES = 512
 """Parsed together at least while a chunked body is read: it may be full of what looks like the end of a head."""
 _COALESCED_BYTES = 64 * 1024
@@ -39,7 +41,7 @@ class Deadlines:
     """While it takes nothing from a full write buffer; asked for each time, since it can change."""
     header_s: float = 10.0
     body_s: float = 30.0
-    """Without progress."""
+    """Without progress, and for the whole body in addition to what it takes at `SLOWEST_BODY_BYTES_S`."""
 
 
 class ConnectionConfig(uvicorn.Config):
@@ -107,8 +109,8 @@ class HttpConnection(HttpToolsProtocol):
 
     # fmt: off
     __slots__ = (
-        "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_disconnected", "_framing_bytes", "_outgoing",
-        "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
+        "_body_began_at", "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_disconnected",
+        "_framing_bytes", "_outgoing", "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
     )
     # fmt: on
 
@@ -128,6 +130,7 @@ class HttpConnection(HttpToolsProtocol):
         """What is expected of the other end."""
         self._declared_bytes: int | None = None
         self._body_bytes = self._framing_bytes = 0
+        self._body_began_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
 
@@ -179,11 +182,17 @@ class HttpConnection(HttpToolsProtocol):
         if self._reading == "head" and self._deadline is None:  # not a later one with every piece of it
             self._expect_within(self._deadlines.header_s)
         elif self._reading == "body" and not self._outgoing.lingering and not self.transport.is_closing():
-            self._expect_within(self._deadlines.body_s)
+            self._expect_within(min(self._deadlines.body_s, self._body_left_s()))
         if len(self._unread) > HEAD_LIMIT_BYTES:
             self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
         elif not self.flow.read_paused:
             self.transport.resume_reading()
+
+    def _body_left_s(self) -> float:
+        """How long the whole body may take yet, by the length that was declared, else by what has come."""
+        size_bytes = self._body_bytes if self._declared_bytes is None else self._declared_bytes
+        allowed_s = self._deadlines.body_s + size_bytes / SLOWEST_BODY_BYTES_S
+        return max(0.0, self._body_began_at + allowed_s - self.loop.time())
 
     def _next_piece_bytes(self) -> int:
         """How much can be parsed without beginning a second request; 0 where more has to come first, so that a whole head is bounded."""
@@ -228,6 +237,7 @@ class HttpConnection(HttpToolsProtocol):
         if not self.url.startswith(b"/") or b"#" in self.url or self.parser.should_upgrade():
             raise httptools.HttpParserError("the request target must be a path")
         self._reading = "body"
+        self._body_began_at = self.loop.time()
         self._outgoing.body_expected = True
         length = values.get(b"content-length")
         self._declared_bytes = None if length is None else int(length)
@@ -279,7 +289,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _read_late(self) -> None:
         if self._reading == "body" and self.flow.read_paused and not self._outgoing.lingering:
-            self._expect_within(self._deadlines.body_s)  # it is the application that does not read
+            self._body_began_at += self._deadlines.body_s  # it is the application that does not read
+            self._expect_within(self._deadlines.body_s)
         else:
             self.transport.abort()
 

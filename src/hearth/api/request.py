@@ -183,7 +183,7 @@ class Body:
         if queued:
             gateway.worker.doors.check()
             if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
-                gateway.worker.check_depth(self._lane)
+                gateway.worker.check_depth(self._lane, self._identity.caller)
         self._recheck = partial(self.check_ahead, queued=queued, counted=counted)
 
     async def read(self, *, limit_bytes: int = 0) -> bytes:

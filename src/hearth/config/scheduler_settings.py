@@ -112,7 +112,7 @@ class QueueSettings(Section):
     """How many requests may wait, and how often one may be interrupted."""
 
     max_external_depth: fields.Depth = 20
-    """Maximum number of waiting external requests. Further ones get 503."""
+    """Maximum number of waiting external requests. Further ones get 503. Where several callers ask, none of them gets more than half."""
     max_internal_depth: fields.Depth = 1000
     """Maximum number of waiting internal requests. Further ones get 503."""
     max_interrupt_count: fields.Count = 3

@@ -236,6 +236,7 @@ class ActiveRequest:
     Attributes:
         new: as it was submitted; item: as it was accepted.
         owner: who carries it out.
+        accepted_at: when; its item may have arrived before, in a place that it has taken over.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
         quiet_s, whole_s: how long the current attempt may take to the first byte of a stream, and to a whole answer.
@@ -259,6 +260,7 @@ class ActiveRequest:
     item: QueueItem
     reply: Reply
     owner: Owner
+    accepted_at: float = 0.0
     attempt: int = 0
     reported: int = 0
     interrupts: int = 0

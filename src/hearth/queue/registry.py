@@ -54,7 +54,7 @@ class Registry:
         item.sequence, item.arrived_at = Sequence(self._last), now if arrived_at is None else arrived_at
         item.expires_at = now + max_wait_s if max_wait_s > 0 and not new.durable else None
         reply = Reply(limit_bytes=limit_bytes, on_abandon=partial(on_abandon, item.sequence))
-        return ActiveRequest(new=new, item=item, reply=reply, owner=owner)
+        return ActiveRequest(new=new, item=item, reply=reply, owner=owner, accepted_at=now)
 
     def add(self, work: ActiveRequest, position: int, at: float) -> None:
         """The request is accepted with `position` items ahead of it."""

@@ -12,7 +12,7 @@ from functools import partial
 
 from hearth.clock import Clock, ClockSteps
 from hearth.config.settings import GatewayConfig, load_options
-from hearth.errors import BadRequest, CallerGone, Draining, HearthError, ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -22,6 +22,7 @@ from hearth.execution.swapper import Swapper
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.queue import status
+from hearth.queue.admission import AdmissionState, KeptPlaces, RecentCallers
 from hearth.queue.effects import Effects
 from hearth.queue.embedded import PromptCall, complete
 from hearth.queue.forecaster import Forecaster
@@ -81,58 +82,6 @@ class _Answer(asyncio.Task[Completion]):
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
-DRAIN_RETRY_S = 30.0
-"""Nobody can tell when a drain ends."""
-KEPT_S = 60.0
-"""How long a place is kept for a caller who has left it."""
-_PlaceKey = tuple[str, Lane, Priority, str | None, bytes]
-
-
-class AdmissionState:
-    """Whether new work may come in."""
-
-    draining = False
-    """The owner wants no new work."""
-    back_in_s: float | None = None
-    """The gateway ends, and may be back after so many seconds; None while it goes on."""
-
-    def check(self, *, accepted: bool = False) -> None:
-        """Raises ShuttingDown or, for what was not `accepted` before, Draining."""
-        if self.back_in_s is not None:
-            raise ShuttingDown(retry_after_s=self.back_in_s)
-        if self.draining and not accepted:
-            raise Draining(retry_after_s=DRAIN_RETRY_S)
-
-
-class KeptPlaces:
-    """Where requests waited whose callers have left: who sends the same again within `KEPT_S` gets the old place.
-
-    Many clients give up after some minutes and ask anew; from the end of the queue they would never be served.
-    """
-
-    def __init__(self) -> None:
-        self._left: deque[tuple[float, _PlaceKey, float]] = deque()
-
-    def keep(self, work: ActiveRequest, now: float, *, most: int) -> None:
-        """Remember where a request waited, and of all places the latest `most`."""
-        self._left.append((now, _key(work.item, work.new.digest), work.item.arrived_at))
-        while len(self._left) > most:
-            self._left.popleft()
-
-    def take(self, new: Submission, now: float) -> float | None:
-        """When the request arrived whose place is free for this one, None where there is none. A place is taken once."""
-        while self._left and self._left[0][0] < now - KEPT_S:
-            self._left.popleft()
-        key = _key(new.item, new.digest)
-        for index, (_, other, arrived_at) in enumerate(self._left):
-            if other == key:
-                del self._left[index]
-                return arrived_at
-        return None
-
-
-def _key(item: QueueItem, digest: bytes) -> _PlaceKey:
-    return item.caller, item.lane, item.priority, item.model, digest
 
 
 class LLMQueueWorker:
@@ -176,6 +125,7 @@ class LLMQueueWorker:
         self._on_decision = on_decision
         self._answers: set[asyncio.Task[Completion]] = set()
         self._places = KeptPlaces()
+        self._recent = RecentCallers()
         self.doors = AdmissionState()
         self._changes = ChangeCounter()
         self.decisions, self.changes = self._changes.count, self._changes.watch
@@ -193,11 +143,11 @@ class LLMQueueWorker:
         Raises:
             BadRequest: it names no model, and there is none to choose.
             ShuttingDown, Draining: nothing is accepted any more, or at the moment.
-            QueueFull: as many as the configuration allows are waiting in its lane.
+            QueueFull: as many as the configuration allows are waiting in its lane, or too many of this caller.
         """
         self.doors.check(accepted=new.accepted)
         if not new.accepted:
-            self.check_depth(new.item.lane)
+            self.check_depth(new.item.lane, new.item.caller)
         state, now = self.scheduler.state, self._clock.monotonic()
         if new.item.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is loaded, and gpu.home_model is not set or not installed")
@@ -233,16 +183,29 @@ class LLMQueueWorker:
             reply=work.reply,
         )
 
-    def check_depth(self, lane: Lane) -> None:
-        """Raises QueueFull where `submit` would for this lane."""
+    def check_depth(self, lane: Lane, caller: str) -> None:
+        """Raises QueueFull where `submit` would for this caller in this lane."""
+        arriving = [item for item in self._arriving() if item.lane is lane]
+        waiting = self.scheduler.state.waiting.count(lane) + len(arriving)
         limits = self.runtime.settings.queue
-        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
-        waiting = self.scheduler.state.waiting.count(lane) + sum(item.lane is lane for item in self._arriving())
+        if lane is Lane.INTERNAL:
+            self._refuse_full(lane, waiting, limits.max_internal_depth)
+            return
+        self._recent.note(caller, self._clock.monotonic())
+        self._refuse_full(lane, waiting, limits.max_external_depth)
+        own = self.scheduler.state.waiting.external_of(caller) + sum(item.caller == caller for item in arriving)
+        share = max(1, limits.max_external_depth // 2)
+        if own >= share and (waiting > own or self._recent.others(caller)):
+            text = f"{own} requests of {caller} are waiting, which is half of queue.max_external_depth; the rest is for other callers"
+            raise QueueFull(text, retry_after_s=self._first_start_s(lane))
+
+    def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:
         if waiting >= allowed:
-            raise QueueFull(
-                f"the queue is full: {waiting} {lane.value} requests are waiting",
-                retry_after_s=self._forecaster.first_start_s(lane, self._clock.monotonic()),
-            )
+            text = f"the queue is full: {waiting} {lane.value} requests are waiting"
+            raise QueueFull(text, retry_after_s=self._first_start_s(lane))
+
+    def _first_start_s(self, lane: Lane) -> float:
+        return self._forecaster.first_start_s(lane, self._clock.monotonic())
 
     async def enqueue_internal(
         self,
@@ -315,7 +278,8 @@ class LLMQueueWorker:
         """The connection of an item's caller has ended: cancel the item. Where it has only waited so far, its place is kept for a while."""
         work, queue = self.registry.live(sequence), self.runtime.settings.queue
         if work is not None and work.new.digest and not work.attempt:
-            self._places.keep(work, self._clock.monotonic(), most=queue.max_internal_depth + queue.max_external_depth)
+            depth = queue.max_internal_depth if work.item.lane is Lane.INTERNAL else queue.max_external_depth
+            self._places.keep(work, self._clock.monotonic(), most=depth)
         self.cancel(sequence)
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:

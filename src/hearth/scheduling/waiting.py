@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -67,6 +68,7 @@ class WaitingRoom:
     def __init__(self) -> None:
         self.lines: tuple[dict[str | None, list[Entry]], ...] = tuple({} for _ in Band)
         self._counts = [0 for _ in Band]
+        self._external_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -75,6 +77,10 @@ class WaitingRoom:
         counts = self._counts
         return sum(counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :])
 
+    def external_of(self, caller: str) -> int:
+        """How many external entries of a caller wait."""
+        return self._external_of[caller]
+
     def add(self, entry: Entry) -> None:
         line = self.lines[entry.band].setdefault(entry.item.model, [])
         if line and entry.key < line[-1].key:
@@ -82,6 +88,8 @@ class WaitingRoom:
         else:
             line.append(entry)
         self._counts[entry.band] += 1
+        if entry.external:
+            self._external_of[entry.item.caller] += 1
         entry.place = "waiting"
 
     def remove(self, entry: Entry) -> None:
@@ -91,6 +99,14 @@ class WaitingRoom:
         if not line:
             del lines[model]
         self._counts[entry.band] -= 1
+        if entry.external:
+            self._left_of(entry.item.caller)
+
+    def _left_of(self, caller: str) -> None:
+        if self._external_of[caller] > 1:
+            self._external_of[caller] -= 1
+        else:
+            del self._external_of[caller]
 
     def up_to(self, band: Band, model: str | None) -> int:
         """How many entries wait for exactly this model in this band or a more urgent one."""
