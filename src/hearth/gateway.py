@@ -98,6 +98,7 @@ class Gateway:
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
         )
+        self.worker.runtime.emulated = identity.emulator
         self._watch = watch = self.worker.watch
         self.name_of, self.resolve = watch.name_of, watch.resolve
         self.list_may_differ = watch.list_may_differ

@@ -38,6 +38,7 @@ class Job:
         model: the name that the backend lists.
         task_type, job_key: while a job of the two has not ended, another of the same caller is the same job; None is like no other.
         off_peak: it starts outside active hours only.
+        emulated: it was accepted while the emulator answered, and only the emulator does it.
         webhook_url: gets a message about the end; a secret, and only known of a new job.
         idempotency_key, digest: the caller's own word for this request, and what tells it from others (SHA-256 in hex); of a new job.
         number: place in the order of acceptance, strictly increasing, never reused; 0 before that.
@@ -58,6 +59,7 @@ class Job:
     request: bytes = b""
     not_before_wall_s: float | None = None
     off_peak: bool = False
+    emulated: bool = False
     webhook_url: str | None = None
     idempotency_key: str | None = None
     digest: str = ""
@@ -106,6 +108,7 @@ class Delivery:
     host: str | None
     state: JobState
     task_type: str | None
+    emulated: bool
     reason: str
     accepted_wall_s: float
     ended_wall_s: float
@@ -157,6 +160,7 @@ class Batch:
         models: patterns of the models that its caller may use; empty is all.
         window_text, window_s: how long it may take, as it was written, and in seconds (of a new batch).
         output_life_s: how long its files are kept once they are complete.
+        emulated: as for jobs.
         idempotency_key, digest: as for jobs.
         ending: what it will end as, once its last requests have been settled; None before that.
         input_file, output_file, error_file: their numbers in the store; the last two are there while it runs, before their ids are shown.
@@ -175,6 +179,7 @@ class Batch:
     output_life_s: float
     window_s: float = 0.0
     metadata: Mapping[str, str] | None = None
+    emulated: bool = False
     idempotency_key: str | None = None
     digest: str = ""
     number: int = 0

@@ -203,7 +203,7 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
         models: set[str] = chance.choice([{"a:latest"}, {"b:latest"}, {"a:latest", "b:latest"}, set()])
         fits = chance.random() < 0.5
         numbers = {each.number for each in running}
-        conditions: dict[str, bool] = {"off_peak": off_peak, "batches_off_peak": False, "paused": paused}
+        conditions: dict[str, bool] = {"off_peak": off_peak, "batches_off_peak": False, "paused": paused, "emulated": False}
         heads, suspects, due = await table.startable(running=numbers, suspects=plain.suspects - numbers, **conditions)
         taken = next_job(heads, suspects, running, models, has_room if fits else has_no_room)
         expected = plain.take(clock.wall(), models, running, off_peak=off_peak, paused=paused, fits=fits)

@@ -206,9 +206,12 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
 async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
     create(tmp_path / "hearth.db", connect_writer, shipped_migrations()[:6])
     with closing(connect_writer(tmp_path / "hearth.db", 0.0)) as connection:
-        connection.execute("ALTER TABLE jobs ADD COLUMN webhook_host TEXT")
+        later = {"webhook_host": "TEXT", "emulated": "INTEGER"}  # columns that `insert` fills
+        for column, kind in later.items():
+            connection.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
         insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
-        connection.execute("ALTER TABLE jobs DROP COLUMN webhook_host")
+        for column in later:
+            connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
     async with opened(tmp_path / "hearth.db", clock) as store:
         assert await waiting(store.jobs) == [("job_1", 0)]
         for state in (JobState.QUEUED, JobState.CANCELLED):

@@ -128,6 +128,7 @@ DELIVERY = Delivery(
     host="hook.lan",
     state=JobState.COMPLETED,
     task_type="letter",
+    emulated=True,
     reason="",
     accepted_wall_s=1.0,
     ended_wall_s=2.5,
@@ -139,7 +140,7 @@ DELIVERY = Delivery(
 def test_a_message_says_what_ended_without_a_result_and_its_signature_covers_body_time_and_id():
     said = {"job_id": "job_1", "state": "completed", "task_type": "letter", "reason": "", "accepted_wall_s": 1.0, "ended_wall_s": 2.5}
     post = post_of(DELIVERY, SECRET, 1_700_000_000.9)
-    assert (post.url, json.loads(post.body)) == (URL, said | {"type": "job.completed"})
+    assert (post.url, json.loads(post.body)) == (URL, said | {"type": "job.completed", "emulator": True})
     expected = base64.b64encode(hmac.new(SECRET.encode(), b"job_1.1700000000." + post.body, hashlib.sha256).digest()).decode()
     assert (post.headers["webhook-id"], post.headers["webhook-timestamp"]) == ("job_1", "1700000000")
     assert post.headers["webhook-signature"] == f"v1,{expected}"

@@ -140,6 +140,7 @@ class House:
         ollama: type[FakeOllama] = FakeOllama,
         clock: LoopClock | None = None,
         expect_faults: bool = False,
+        emulated: bool = False,
     ) -> None:
         given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
@@ -154,7 +155,7 @@ class House:
             config=GatewayConfig(settings=settings or settings_with(), source=source),
             backend=self.ollama,
             control=self.ollama,
-            identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
+            identity=BackendIdentity(mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated),
             clock=self.clock,
             events=EventFanout((self.events,)),
             on_stop=(self._close,),

@@ -193,6 +193,7 @@ def _view(jobs: Jobs, record: Job) -> dict[str, object]:
         "state": record.state.value,
         **{name: getattr(record, name) for name in _AS_THEY_ARE},
         "endpoint": record.path,
+        "emulator": record.emulated,
         "lane": record.lane.value,
         "priority": record.priority.name.lower(),
         "webhook": record.webhook,
@@ -328,7 +329,8 @@ def window_s_of(text: str) -> float:
 def batch_view(batch: Batch) -> dict[str, object]:
     """A batch in OpenAI's words."""
     problems = [{name: each[name] for name in ("code", "line", "message", "param")} for each in batch.problems]
-    return {
+    emulated: dict[str, object] = {"emulator": True} if batch.emulated else {}
+    return emulated | {
         "id": batch.batch_id,
         "object": "batch",
         "endpoint": batch.endpoint,

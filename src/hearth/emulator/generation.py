@@ -294,7 +294,7 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
         "num_predict": body.integer(limit),
         "seed": body.integer("seed"),
         "temperature": body.number("temperature"),
-        "stop": [one for one in stops if isinstance(one, str)],
+        "stop": [one for one in stops if isinstance(one, str)] or None,
     }
     return Ask(
         model=body.string("model"),

@@ -24,6 +24,7 @@ class Runtime:
         config: in force; replaced as a whole.
         state: the scheduler's, for reading.
         post: reports a fact to the scheduler.
+        emulated: the emulator answers, so all answers are made up.
     """
 
     config: GatewayConfig
@@ -32,6 +33,7 @@ class Runtime:
     state: State
     tracker: GpuTracker
     post: Callable[[Input], None]
+    emulated: bool = False
 
     @property
     def settings(self) -> Settings:

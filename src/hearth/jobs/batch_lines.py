@@ -324,6 +324,7 @@ def jobs_of(batch: Batch, lines: Sequence[BatchLine], text: bytes) -> list[tuple
                 priority=batch.priority,
                 path=batch.endpoint,
                 model=line.model,
+                emulated=batch.emulated,
                 request=request_in(text[line.start - first : line.start - first + line.length], batch.endpoint),
             ),
         )

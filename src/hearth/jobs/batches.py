@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, JobEnded
@@ -56,6 +57,7 @@ class Batches(HandlingSink):
             raise BadRequest(
                 "batches.window is offpeak, but active hours last all day (scheduling.active_hours), so the batch would never start"
             )
+        new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):
             shared = new.lane is Lane.EXTERNAL and settings.auth.keys
             own = max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
@@ -127,6 +129,8 @@ class Batches(HandlingSink):
 
     async def _step(self, batch: Batch) -> bool:
         if batch.status == "validating" and self._runtime.clock.wall() < batch.expires_wall_s:
+            if self._runtime.emulated and not batch.emulated:  # which has other models
+                return False
             await self._validate(batch)
             return True
         if await self._advance(batch):
@@ -176,6 +180,8 @@ class Batches(HandlingSink):
                     self._jobs.runner.announce(job)
         except QueueFull:
             self._held = True
+        if batch.emulated:
+            await self._jobs.runner.end_emulated()
 
     async def _text(self, batch: Batch, lines: Sequence[BatchLine]) -> bytes:
         """The input file from the first of the lines to the end of the last."""

@@ -21,7 +21,7 @@ from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job, rank_of
 from hearth.queue.worker import LLMQueueWorker
-from hearth.storage.jobs import JobTable
+from hearth.storage.jobs import EMULATOR_GONE, JobTable
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 
 T = TypeVar("T")
@@ -89,16 +89,6 @@ class Cancel:
     doubtful_since: float = inf
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Run:
-    """A job on its way. `suspect`: it starts alone; `cancelled`: its end is on the disk already."""
-
-    job: Job
-    suspect: bool = False
-    ticket: Ticket | None = None
-    cancelled: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """The job waits in the store for another start, at least `retry_s` seconds. Not `counted`, this one was as if it had never been."""
@@ -108,18 +98,38 @@ class Again:
     retry_s: float
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """A job on its way. `suspect`: it starts alone; `cancelled`: its end is on the disk already; `withdrawn`: only the emulator may do
+    it, and answers no more.
+    """
+
+    job: Job
+    suspect: bool = False
+    ticket: Ticket | None = None
+    cancelled: bool = False
+    withdrawn: bool = False
+
+    @property
+    def given_up(self) -> JobEnd | Again | None:
+        """What comes of it without an answer, None while it is to be done."""
+        if self.cancelled:
+            return _CANCELLED
+        return Again(reason=EMULATOR_GONE, counted=False, retry_s=0.0) if self.withdrawn else None
+
+
 async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorker) -> JobEnd | Again:
     """Have a started job done once; what came of it. Raises nothing but defects."""
     try:
         model = await worker.watch.resolve(job.model)
         new = await asyncio.to_thread(item_of, job, model, settings) if len(job.request) > LARGE_BYTES else item_of(job, model, settings)
-        if run.cancelled:  # there was no item yet that could have been cancelled
-            return _CANCELLED
+        if run.given_up is not None:  # there was no item yet that could have been cancelled
+            return run.given_up
         run.ticket = worker.submit(new)
         head = await run.ticket.reply.head()
         body = await _whole(run.ticket.reply, int(settings.jobs.max_result_mib * MIB))
     except CallerGone:
-        return _CANCELLED
+        return run.given_up or _CANCELLED
     except HearthError as error:
         return _after(error, job.attempts, settings.jobs)
     if body is None:
@@ -294,12 +304,25 @@ class JobRunner:
     async def _recover(self) -> None:
         requeue, most = self._settings.on_restart == "requeue", self._settings.max_attempts
         suspects, failed = await self._until_written(lambda: self._store.recover(requeue=requeue, max_attempts=most))
-        waiting, requeued, now = self._store.queued, len(suspects), self._runtime.clock.monotonic()
         self._suspects |= suspects
+        await self.end_emulated()
+        waiting, requeued, now = self._store.queued, len(self._suspects), self._runtime.clock.monotonic()
         for job in failed:
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
         if waiting or failed:
             self._runtime.events.emit(JobsRecovered(at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)))
+
+    async def end_emulated(self) -> None:
+        """Where a model server answers, end what only the emulator may do; of what is on its way, what has not been sent to it."""
+        if self._runtime.emulated:
+            return
+        for run in self._runs.values():
+            run.withdrawn = run.job.emulated
+            if run.withdrawn and run.ticket is not None:
+                self._worker.cancel(run.ticket.sequence)
+        for job in await self._until_written(self._store.end_emulated):
+            self._suspects.discard(job.number)
+            self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
 
     async def _feed(self) -> float:
         """Start what may start; seconds until there may be more though nothing happens."""
@@ -334,6 +357,7 @@ class JobRunner:
             off_peak=not config.is_active_hours(self._runtime.clock.wall()),
             batches_off_peak=config.settings.batches.window == "offpeak",
             paused=state.paused,
+            emulated=self._runtime.emulated,
             running=[job.number for job in self.running()],
             suspects=self._suspects,
         )
@@ -358,7 +382,8 @@ class JobRunner:
         return models <= residency.residents.keys() and residency.eviction_for(job.model, models, job.task_type) is not None
 
     def _is_ready(self, job: Job) -> bool:
-        return job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)
+        is_meant = job.emulated is self._runtime.emulated  # still: another server may have come since the store was asked
+        return is_meant and job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)
 
     async def _perform(self, run: Run) -> None:
         try:
@@ -407,7 +432,9 @@ class JobRunner:
         """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
         due = self._runtime.clock.wall() + again.retry_s if again.retry_s > 0 else None
         await self._until_written(lambda: self._store.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
-        if not run.cancelled and not self.stopping:
+        if run.job.emulated and not self._runtime.emulated:
+            await self.end_emulated()
+        elif not run.cancelled and not self.stopping:
             now = self._runtime.clock.monotonic()
             self._runtime.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
 

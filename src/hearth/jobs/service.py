@@ -65,6 +65,7 @@ class Jobs(HandlingSink):
             raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest("window: active hours last all day (scheduling.active_hours), so the job would never start")
+        new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 
@@ -74,6 +75,9 @@ class Jobs(HandlingSink):
             if accepted.job_id != new.job_id:
                 return accepted
             self.runner.announce(accepted)
+        if accepted.emulated is not self._runtime.emulated:  # another server has come meanwhile
+            await self.runner.end_emulated()
+            return accepted
         return replace(accepted, position=None) if self.runner.start_at_once(accepted) else accepted
 
     async def cancel(self, job: Job) -> bool:
@@ -103,8 +107,8 @@ class Jobs(HandlingSink):
         return ended
 
     def estimated_start_s(self, job: Job) -> float | None:
-        """Seconds until a waiting job starts; None for any other, and where nothing tells, as while the model server is down."""
-        if job.position is None or not self.runner.ready() or self.runner.is_paused(job):
+        """Seconds until a waiting job starts; None for any other, and where nothing tells, as while its model server is not there."""
+        if job.position is None or not self.runner.ready() or self.runner.is_paused(job) or job.emulated is not self._runtime.emulated:
             return None
         config, wall_s = self._runtime.config, self._runtime.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s

@@ -38,6 +38,7 @@ def post_of(delivery: Delivery, secret: str, wall_s: float) -> Post:
         "job_id": delivery.job_id,
         "state": delivery.state.value,
         "task_type": delivery.task_type,
+        "emulator": delivery.emulated,
         "reason": delivery.reason,
         "accepted_wall_s": delivery.accepted_wall_s,
         "ended_wall_s": delivery.ended_wall_s,

@@ -38,13 +38,14 @@ _TALLY = (
 
 ROWS_PER_STEP = 1000
 _COLUMNS = (
-    "number, id AS batch_id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, input_file, "
-    "input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens, "
-    "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
+    "number, id AS batch_id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, emulated, "
+    "input_file, input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, "
+    "output_tokens, problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
 )
 _TYPES: Types = {
     "lane": Lane,
     "priority": Priority,
+    "emulated": bool,
     "models": lambda text: tuple(json.loads(text)),
     "metadata": json.loads,
     "problems": lambda text: tuple(json.loads(text)),
@@ -53,14 +54,15 @@ _batch_of = partial(record, Batch, _TYPES)
 _END_FIELDS = ("state", "reason", "error", "status", "content_type", "result")
 _REPEATED = (
     "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? "
-    "AND (created_wall_s > ? OR ended_wall_s IS NULL) ORDER BY number DESC LIMIT 1"
+    "AND (created_wall_s > ? OR ended_wall_s IS NULL) AND emulated <= ? ORDER BY number DESC LIMIT 1"
 )
 _OPEN = "SELECT COUNT(*), COUNT(CASE caller WHEN ? THEN 1 END) FROM batches WHERE ended_wall_s IS NULL"
 _INPUT = "SELECT number FROM files WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'"
 _ADD = (
-    "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata, input_file, "
-    "input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest) VALUES (:id, :caller, :lane, :priority, :models, :endpoint, "
-    "'validating', :window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires, :idempotency_key, :digest)"
+    "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata, emulated, "
+    "input_file, input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest) VALUES (:id, :caller, :lane, :priority, "
+    ":models, :endpoint, 'validating', :window_text, :output_life_s, :metadata, :emulated, :input_file, :input_file_id, :now, :expires, "
+    ":idempotency_key, :digest)"
 )
 _AS_THEY_ARE = ("caller", "lane", "priority", "endpoint", "window_text", "output_life_s", "input_file_id", "idempotency_key", "digest")
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
@@ -256,6 +258,7 @@ def _add(new: Batch, now: float, max_open: int, own_max_open: int | None, connec
         "id": new.batch_id,
         "models": json.dumps(new.models),
         "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
+        "emulated": int(new.emulated),
         "input_file": found[0],
         "now": now,
         "expires": now + new.window_s,
@@ -266,7 +269,7 @@ def _add(new: Batch, now: float, max_open: int, own_max_open: int | None, connec
 def _repeated(new: Batch, now: float, connection: sqlite3.Connection) -> Batch | None:
     if new.idempotency_key is None:
         return None
-    row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S)).fetchone()
+    row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S, new.emulated)).fetchone()
     if row is not None and row[1] != new.digest:
         raise KeyReused
     return None if row is None else _get(connection, row[0])

@@ -31,12 +31,13 @@ T = TypeVar("T")
 
 ROWS_PER_STEP = 100
 INTERRUPTED = "interrupted_by_restart"
+EMULATOR_GONE = "emulator_gone"
 
 _COLUMNS = (
     "number, id AS job_id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, "
-    "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
+    "off_peak, emulated, ended_wall_s, reason, error, status, content_type, webhook"
 )
-_TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool}
+_TYPES: Types = {"lane": Lane, "priority": Priority, "state": JobState, "off_peak": bool, "emulated": bool}
 _job_of = partial(record, Job, _TYPES)
 _PLACE = "lane DESC, CASE lane WHEN 'internal' THEN priority END, number"
 """The order of waiting jobs: internal before external; then the priority, which external work has none of."""
@@ -46,31 +47,35 @@ _POSITION = (
 )
 _ADD = (
     "INSERT INTO jobs (id, caller, lane, priority, task_type, job_key, path, model, state, accepted_wall_s, not_before_wall_s, off_peak, "
-    "idempotency_key, digest, webhook, webhook_url, webhook_host, bytes, request) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "emulated, idempotency_key, digest, webhook, webhook_url, webhook_host, bytes, request) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _REPEATED = (
     "SELECT * FROM (SELECT number, digest FROM jobs WHERE caller = :caller AND idempotency_key = :key "
-    "AND (accepted_wall_s > :since OR ended_wall_s IS NULL) ORDER BY number DESC LIMIT 1) "
+    "AND (accepted_wall_s > :since OR ended_wall_s IS NULL) AND emulated <= :emulated ORDER BY number DESC LIMIT 1) "
     "UNION ALL SELECT j.number, k.digest FROM job_keys k JOIN jobs j ON j.number = k.job "
-    "WHERE k.caller = :caller AND k.idempotency_key = :key AND (k.answered_wall_s > :since OR j.ended_wall_s IS NULL) LIMIT 1"
+    "WHERE k.caller = :caller AND k.idempotency_key = :key AND (k.answered_wall_s > :since OR j.ended_wall_s IS NULL) "
+    "AND j.emulated <= :emulated LIMIT 1"
 )
+"""What the emulator was asked to do stands for nothing that a model server is."""
 _KEEP_KEY = "INSERT OR REPLACE INTO job_keys (caller, idempotency_key, digest, job, answered_wall_s) VALUES (?, ?, ?, ?, ?)"
 """What it may replace is older than `KEY_LIFE_S`."""
 _SAME_KEY = (
-    "SELECT number FROM jobs WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
+    "SELECT number FROM jobs WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') "
+    "AND emulated <= ? ORDER BY number LIMIT 1"
 )
 _STRIKE = "DELETE FROM jobs WHERE id = ? AND state = 'queued' AND attempts = 0"
 """A commit whose sync failed may be found in the write-ahead log when the file is opened again."""
 _MAY_START = (
-    "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
+    "state = 'queued' AND emulated = :emulated AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) "
+    "AND (NOT :paused OR lane = 'internal') "
     f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
 )
 _HEADS = (
     f"SELECT {_COLUMNS} FROM jobs WHERE number IN (SELECT MIN(number) FROM jobs WHERE {_MAY_START} "  # noqa: S608 - our names
     "AND number NOT IN (SELECT value FROM json_each(:others)) GROUP BY lane, priority, task_type, model)"
 )
-_NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND not_before_wall_s > :now"
+_NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND emulated = :emulated AND not_before_wall_s > :now"
 _SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
 _START = (
     "UPDATE jobs SET state = 'running', attempts = attempts + 1, dispatched = 0, epoch = ?, started_wall_s = ? "  # noqa: S608 - our names
@@ -94,6 +99,10 @@ _ORPHANS = "SELECT number, attempts, dispatched FROM jobs WHERE state = 'running
 _GIVE_UP = (
     f"UPDATE jobs SET {_ENDS}, state = 'failed', reason = '{INTERRUPTED}', error = :error, bytes = 0 "  # noqa: S608 - our names
     f"WHERE number = :number RETURNING {_COLUMNS}"
+)
+_END_EMULATED = (
+    f"UPDATE jobs SET {_ENDS}, state = 'failed', reason = '{EMULATOR_GONE}', error = :error, bytes = 0 "  # noqa: S608 - our names
+    f"WHERE state = 'queued' AND emulated RETURNING {_COLUMNS}"
 )
 _GET = f"SELECT {_COLUMNS}, CASE state WHEN 'queued' THEN {_POSITION} END AS position FROM jobs j WHERE number = ?"  # noqa: S608
 _FIND = f"SELECT {_COLUMNS}, result, CASE state WHEN 'queued' THEN {_POSITION} END AS position FROM jobs j WHERE id = ?"  # noqa: S608
@@ -119,8 +128,8 @@ _FORGET = (
 _REMOVE = "DELETE FROM jobs WHERE id = ? AND ended_wall_s IS NOT NULL AND id NOT GLOB ?"
 _UNDELIVERED = "webhook = 'waiting' AND ended_wall_s IS NOT NULL"
 _DELIVERIES = (
-    "SELECT id AS job_id, webhook_url AS url, webhook_host AS host, state, task_type, reason, accepted_wall_s, ended_wall_s, "  # noqa: S608
-    f"webhook_attempts AS attempts, webhook_due_wall_s AS due_wall_s FROM jobs WHERE {_UNDELIVERED} AND webhook_host IS ? "
+    "SELECT id AS job_id, webhook_url AS url, webhook_host AS host, state, task_type, emulated, reason, accepted_wall_s, "  # noqa: S608
+    f"ended_wall_s, webhook_attempts AS attempts, webhook_due_wall_s AS due_wall_s FROM jobs WHERE {_UNDELIVERED} AND webhook_host IS ? "
     "ORDER BY webhook_due_wall_s LIMIT ?"
 )
 _HOSTS = f"SELECT DISTINCT webhook_host FROM jobs WHERE {_UNDELIVERED}"  # noqa: S608 - our names
@@ -139,7 +148,7 @@ def insert(connection: sqlite3.Connection, new: Job, now: float, position: int |
     url = new.webhook_url
     row = (
         *(new.job_id, new.caller, new.lane.value, int(new.priority), new.task_type, new.job_key, new.path, new.model),
-        *(now, new.not_before_wall_s, int(new.off_peak), new.idempotency_key, new.digest),
+        *(now, new.not_before_wall_s, int(new.off_peak), int(new.emulated), new.idempotency_key, new.digest),
         *(("none", None, None) if url is None else ("waiting", url, urlsplit(url).hostname)),
         *(len(new.request), new.request),
     )
@@ -193,16 +202,24 @@ class JobTable(Table):
         return taken
 
     async def startable(
-        self, *, off_peak: bool, batches_off_peak: bool, paused: bool, running: Collection[int], suspects: Collection[int]
+        self,
+        *,
+        off_peak: bool,
+        batches_off_peak: bool,
+        paused: bool,
+        emulated: bool,
+        running: Collection[int],
+        suspects: Collection[int],
     ) -> tuple[list[Job], list[Job], float | None]:
         """The first job of each lane, priority, task type and model that may start; those of `suspects` that may; when more may.
 
         Args:
             off_peak: whether off-peak jobs may start; batches_off_peak: whether all jobs of batches are such.
             paused: whether external ones wait on the owner's order.
+            emulated: whether the emulator answers: then only those that it has accepted start, else only the others.
             running, suspects: numbers of jobs that are among no first ones.
         """
-        values: dict[str, object] = {"off_peak": off_peak, "batches_off_peak": batches_off_peak, "paused": paused}
+        values: dict[str, object] = {"off_peak": off_peak, "batches_off_peak": batches_off_peak, "paused": paused, "emulated": emulated}
         values |= {"now": self.clock.wall(), "others": json.dumps([*running, *suspects]), "suspects": json.dumps([*suspects])}
 
         def read(connection: sqlite3.Connection) -> tuple[list[Job], list[Job], float | None]:
@@ -250,6 +267,17 @@ class JobTable(Table):
             return frozenset(suspects), tuple(failed)
 
         return await self._write("jobs.recover", recover)
+
+    async def end_emulated(self) -> tuple[Job, ...]:
+        """End the jobs that wait and that only the emulator may do, which answers no more; they have failed."""
+        error = "the emulator had accepted this job, and a model server answers now; send it again"
+        values = {"error": error, "now": self.clock.wall()}
+
+        def end(connection: sqlite3.Connection) -> tuple[tuple[Job, ...], int]:
+            return tuple(map(_job_of, connection.execute(_END_EMULATED, values).fetchall())), queued(connection)
+
+        ended, self.queued = await self.writer.submit(end)
+        return ended
 
     async def cancel(self, job_id: str, since_wall_s: float) -> bool:
         """End a job that waits or runs as cancelled; False where it has ended, but not as cancelled since an instant, or never was."""
@@ -330,7 +358,7 @@ def _repeated(new: Job, now: float, connection: sqlite3.Connection) -> int | Non
     """The number of the job that its idempotency key stands for."""
     if new.idempotency_key is None:
         return None
-    values = {"caller": new.caller, "key": new.idempotency_key, "since": now - KEY_LIFE_S}
+    values = {"caller": new.caller, "key": new.idempotency_key, "since": now - KEY_LIFE_S, "emulated": new.emulated}
     row = connection.execute(_REPEATED, values).fetchone()
     if row is not None and row[1] != new.digest:
         raise KeyReused
@@ -341,7 +369,7 @@ def _same_key(new: Job, now: float, connection: sqlite3.Connection) -> int | Non
     """The job that has not ended; it stands for the idempotency key from now on, so that asking again after its end starts no other."""
     if new.task_type is None or new.job_key is None:
         return None
-    row = connection.execute(_SAME_KEY, (new.caller, new.task_type, new.job_key)).fetchone()
+    row = connection.execute(_SAME_KEY, (new.caller, new.task_type, new.job_key, new.emulated)).fetchone()
     if row is None:
         return None
     if new.idempotency_key is not None:
