@@ -61,6 +61,11 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
     ),
     (ev.ConfigReloaded, {}, ["config_rejected ends: A valid configuration is in force."]),
     (ev.StorageFailed, {}, ["storage_failed begins, error: The request log cannot be written (word). Requests continue."]),
+    (
+        ev.StorageFailed,
+        {"reason": "corrupt", "detail": "Tree 5 page 6"},
+        ["storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs are refused, other requests continue: restore a"],
+    ),
     (ev.StorageRecovered, {}, ["storage_failed ends: The request log can be written again. 3 entries were lost."]),
     (
         ev.WalDamaged,

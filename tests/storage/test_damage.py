@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import resource
 import shutil
+import sqlite3
 import stat
+import threading
+from collections.abc import Awaitable
+from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from hearth.errors import StorageRefused
-from hearth.events import WalDamaged
+from hearth.config.settings import StorageSettings
+from hearth.errors import StorageRefused, StorageUnavailable
+from hearth.events import StorageFailed, StorageRecovered, WalDamaged
 from hearth.storage.database import set_aside
-from tests.storage.house import ended, open_database, opened, written
+from hearth.storage.page_check import CHECK_INTERVAL_S, PageCheck
+from hearth.storage.store import Store
+from tests.storage.house import StoppedClock, ended, open_database, opened, written
 from tests.support.recorder import Recorder
+from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time, sleep_until
+
+T = TypeVar("T")
 
 
 def killed(path: Path, left: Path) -> Path:
@@ -98,3 +110,86 @@ def test_a_schema_whose_text_is_damaged_anywhere_is_refused_or_harmless_and_neve
             refused += 1
         assert not says or "Restore a backup" in says
     assert refused > 20
+
+
+# The hourly check of the pages.
+
+
+def overwritten(path: Path, table: str = "ledger") -> None:
+    """By another program, while the database is open."""
+    with closing(sqlite3.connect(path)) as shell:
+        page = shell.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xa5" * 2048)
+
+
+async def held(awaitable: Awaitable[T]) -> T:
+    """What the writer's thread does takes no virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    with loop.held():
+        return await awaitable
+
+
+@in_virtual_time
+async def test_pages_that_are_overwritten_while_hearth_runs_are_found_within_the_hour_and_then_nothing_is_written(tmp_path):
+    path, clock, events = tmp_path / "hearth.db", StoppedClock(), Recorder()
+    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events)
+    checking = asyncio.create_task(store.page_check.run())
+    await sleep_until(CHECK_INTERVAL_S + 1)
+    await held(store.writer.submit(lambda connection: connection.execute("INSERT INTO estimates VALUES ('a', '{}', 0)").rowcount))
+    await held(store.writer.submit(lambda connection: None))
+    assert events.all == []
+    shutil.copy(path, tmp_path / "before")
+    overwritten(path)
+    await sleep_until(2 * CHECK_INTERVAL_S + 2)
+    failed = await held(events.first(StorageFailed))
+    assert (failed.reason, bool(failed.detail)) == ("corrupt", True)
+    with pytest.raises(StorageUnavailable) as refused:
+        await held(store.writer.submit(lambda connection: None))
+    assert (refused.value.fault, store.trouble()) == ("corrupt", "corrupt")
+    path.write_bytes((tmp_path / "before").read_bytes())
+    await sleep_until(3 * CHECK_INTERVAL_S + 3)
+    await held(store.writer.submit(lambda connection: None))
+    await held(events.first(StorageRecovered))
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
+    assert await held(store.close(30.0))
+
+
+async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
+    path, asked, noted = tmp_path / "hearth.db", threading.Event(), list[str]()
+    open_database(path).close()
+
+    def look(connection: sqlite3.Connection) -> str:
+        asked.set()
+        endless = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n"
+        return str(connection.execute(endless).fetchone())
+
+    check = PageCheck(path, clock=StoppedClock(), note=noted.append, interval_s=0.0, look=look)
+    checking = asyncio.create_task(check.run())
+    await asyncio.to_thread(asked.wait)
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
+    while any(thread.name.startswith("hearth-storage-check") for thread in threading.enumerate()):
+        await asyncio.sleep(0)
+    assert noted == []
+
+
+@in_virtual_time
+async def test_the_checks_take_at_most_a_hundredth_of_the_time(tmp_path):
+    path, clock, at, loop = tmp_path / "hearth.db", StoppedClock(), list[float](), asyncio.get_running_loop()
+    open_database(path).close()
+
+    def look(connection: sqlite3.Connection) -> str:
+        del connection
+        at.append(loop.time())
+        clock.advance(90.0 if len(at) == 1 else 1.0)
+        return ""
+
+    checking = asyncio.create_task(PageCheck(path, clock=clock, note=lambda found: None, look=look).run())
+    await sleep_until(16_300.0)
+    checking.cancel()
+    await asyncio.gather(checking, return_exceptions=True)
+    assert at == [3600.0, 3600.0 + 9000.0, 3600.0 + 9000.0 + 3600.0]

@@ -201,6 +201,13 @@ def _ahead(event: events.ClockDoubted) -> str:
     return f"The clock jumped ahead by {event.ahead_s / 86_400:.0f} days. {until}"
 
 
+def _not_writable(event: events.StorageFailed) -> str:
+    if event.reason == "corrupt":
+        found = shown(event.detail, REASON_CHARS)
+        return f"The database is damaged ({found}). Jobs are refused, other requests continue: restore a backup, and check the disk."
+    return f"The request log cannot be written ({shown(event.reason)}). Requests continue."
+
+
 def _wal_damaged(event: events.WalDamaged) -> str:
     lost = f"{event.unreadable_frames} frames at the end of the database's write-ahead log could not be read"
     if event.certain:
@@ -239,7 +246,7 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, "Claude answers again after {down}."),
     events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
     events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
-    events.StorageFailed: _begins(AlertType.STORAGE_FAILED, "The request log cannot be written ({reason}). Requests continue."),
+    events.StorageFailed: _begins(AlertType.STORAGE_FAILED, _not_writable),
     events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
     events.WalDamaged: _happens(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
     events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, Severity.WARNING),

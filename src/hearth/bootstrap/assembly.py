@@ -258,6 +258,7 @@ async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: As
     gateway.show("storage", log.shown)
     gateway.cannot_write = log.trouble
     gateway.confirm_clock = log.calendar.confirm
+    gateway.accompany("page check", log.page_check.run)
     gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
     gateway.accompany("recollection", learned.run)
 

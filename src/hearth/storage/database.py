@@ -92,6 +92,7 @@ class Database:
         is_readable: whether the schema is the newest; may be so before `epoch` is known.
         log_found: what the last process left in the write-ahead log.
         damaged_copy: where database and log are kept if the log was damaged.
+        damage: what a check found wrong with the pages; while that stands, nothing is written.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Database:
         self.is_readable = False
         self.log_found = WalAudit()
         self.damaged_copy: Path | None = None
+        self.damage = ""
         self._clock = clock
         self._connect = connect
         self._migrations = migrations
@@ -214,6 +216,8 @@ class Database:
             in_place = self._identify() == self._identity
         if not in_place:
             raise StorageUnavailable("file_moved", f"{self.path} was moved or deleted; put it back, or restart Hearth")
+        if self.damage:
+            raise StorageUnavailable("corrupt", self.damage)
         if self._connection is not None:
             return self._connection
         with ExitStack() as on_failure:
@@ -227,6 +231,7 @@ class Database:
             except StorageRefused as error:
                 raise StorageUnavailable("cannot_open", error.message) from error
             if found:
+                self.damage = found  # to find it again takes long; `PageCheck` does
                 raise StorageUnavailable("corrupt", found)
             on_failure.pop_all()
         self._connection = connection

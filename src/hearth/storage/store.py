@@ -17,6 +17,7 @@ from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger, keeping
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import BUSY_TIMEOUT_S, Connect, connect_writer
+from hearth.storage.page_check import PageCheck
 from hearth.storage.table import Calendar, Reader, Table
 from hearth.storage.writer import StorageHealth, Writer
 from hearth.types import DAY_S
@@ -28,7 +29,8 @@ _SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class Store:
-    """An open store, or one that is opened as soon as a full disk has room; have `calendar.run` run beside the gateway.
+    """An open store, or one that is opened as soon as a full disk has room; have `calendar.run` and `page_check.run` run beside the
+    gateway.
 
     It reports each kind of trouble with the disk once, and its end; and the first function that failed by its own doing.
     """
@@ -59,6 +61,7 @@ class Store:
         self._defective = False
         self._last_fault: dict[str, object] | None = None
         self.calendar, self.writer, self.reader = calendar, writer, reader
+        self.page_check = PageCheck(database.path, clock=clock, note=self._note_damage)
 
         def table(kind: type[T]) -> T:
             return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
@@ -115,6 +118,12 @@ class Store:
                 copy=str(self._database.damaged_copy or ""),
             )
             self._events.emit(event)
+
+    def _note_damage(self, found: str) -> None:
+        """Have nothing written while the pages are damaged; a row that changes nothing finds out."""
+        if found != self._database.damage:
+            self._database.damage = found
+            self.writer.post(lambda connection: connection.total_changes)
 
     def report(self, health: StorageHealth) -> None:
         """Take note of how the store is doing, and emit what is new about that."""
