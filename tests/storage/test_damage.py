@@ -172,8 +172,9 @@ async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
     await asyncio.to_thread(asked.wait)
     checking.cancel()
     await asyncio.gather(checking, return_exceptions=True)
-    while any(thread.name.startswith("hearth-storage-check") for thread in threading.enumerate()):
-        await asyncio.sleep(0)
+    for thread in threading.enumerate():
+        if thread.name.startswith("hearth-storage-check"):
+            await asyncio.to_thread(thread.join)
     assert noted == []
 
 
