@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -64,6 +65,7 @@ class Peer:
     def __post_init__(self) -> None:
         self.port: int = self._writer.get_extra_info("sockname")[1]
         self.connection: int = self._writer.get_extra_info("peername")[1]
+        self.has_answered = False
         self.method, self.path, _ = self.head.split(b"\r\n")[0].decode().split(" ")
 
     @property
@@ -78,6 +80,7 @@ class Peer:
 
     async def send(self, *pieces: bytes) -> None:
         """Each piece leaves in a TCP segment of its own, as far as the kernel allows."""
+        self.has_answered = True
         for piece in pieces:
             self._writer.write(piece)
             await self._writer.drain()
@@ -120,8 +123,9 @@ class StubServer:
     `async with` starts and stops it.
     """
 
-    def __init__(self, serve: Serve, *, reads_body: bool = True, keeps: bool = False) -> None:
+    def __init__(self, serve: Serve, *, reads_body: bool = True, keeps: bool = False, tls: ssl.SSLContext | None = None) -> None:
         self._serve, self._keeps, self._reads_body = serve, keeps, reads_body
+        self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.url = ""
@@ -133,8 +137,8 @@ class StubServer:
         return len(self._tasks)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512, ssl=self._tls)
+        self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -177,7 +177,7 @@ async def test_a_new_key_is_used_from_the_next_call_on(backend, claude):
 
 def test_what_takes_long_to_import_is_not_imported_before_it_is_needed():
     """Claude's SDK and prices alone are 1.6 s of CPU and 64 MB that a home without Claude never pays."""
-    late = ("aiohttp", "anthropic", "genai_prices", "httpx", "httpx2", "ollama", "pynvml")
+    late = ("anthropic", "genai_prices", "httpx", "httpx2", "ollama", "pynvml")
     code = f"import sys, hearth.bootstrap; print([name for name in {late} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

@@ -75,7 +75,7 @@ async def serve(world: FakeOllama, peer: Peer) -> None:
     """Ollama's routes, answered by a fake. As there, a load whose caller leaves is given up."""
     answering, leaving = asyncio.ensure_future(answer(world, peer)), asyncio.ensure_future(peer.left())
     await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-    if leaving.done() and "keep_alive" in peer.json:
+    if leaving.done() and not peer.has_answered and "keep_alive" in peer.json:
         world.go_down()
         world.come_up()
     leaving.cancel()

@@ -1,23 +1,22 @@
-"""The data path to Ollama: bytes in, bytes out, over HTTP/1.1 with one call at a time on a connection.
+"""The data path to Ollama: bytes in, bytes out, by aiohttp's client, with one call at a time on a connection.
 
-A connection is kept for a while, since opening one costs more than all else that is done to a small request, but only where its answer came
-to the framed end, the request was sent whole, and the server wants to keep it. Every other one is aborted: an orderly close first flushes
-what is unsent, which never ends while the other side has stopped reading. Leaving is how a generation is cancelled, so a call that is left
-ends its connection. llama-server closes after each stream while announcing keep-alive; so a kept connection that proves dead before
-a byte of the answer has come is replaced, once. Nothing else is ever sent twice; no redirect is followed, no body decoded, no proxy of the
-environment asked, and only connecting has a time limit. Parsing is httptools' (Node's llhttp) with all its strictness on.
+Leaving is how a generation is cancelled, so a call that is left aborts its connection: an orderly close first flushes what is unsent,
+which never ends while the other side has stopped reading. llama-server closes after each stream while announcing keep-alive; so a kept
+connection that proves dead before a byte of the answer has come is replaced, once. Nothing else is ever sent twice; no redirect is
+followed, no body decoded, no proxy of the environment asked, and only connecting has a time limit.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
+from typing import TypeAlias, cast
 
-import httptools
+import aiohttp
 from yarl import URL
 
+from hearth.backends.connection import Connection, Request, UsedConnection, open_session
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -25,30 +24,20 @@ from hearth.errors import (
     BackendUnreachable,
     BadRequest,
     ConfigError,
-    HearthError,
 )
 from hearth.types import BackendCall, Headers
 
 MAX_LINE_BYTES = 16 * 1024**2
 """Of a streamed body; a native done line with the `context` of a long conversation takes a few MiB."""
 MAX_BODY_BYTES = 1024**3
-KEPT = 64
-"""Idle connections that are kept at most; more than the slots of any card."""
 KEPT_FOR_S = 60.0
 HEADS = 64
 """Heads of requests that are remembered: a program sends the same one each time."""
-PATH = re.compile(r"/[!-~]*")
-_WITHOUT_BODY = frozenset({"GET", "HEAD"})
-MAX_HEAD_BYTES = 64 * 1024
-_FRAMING_PER_BODY_BYTE = 8
-"""As in `api.protocol`: a chunk of a single byte has 5 beside it. A trailer costs the square of its length."""
-MAX_FIELDS = 128
+PATH = re.compile(r"/[!\"$-~]*")
+"""A fragment (`#`) is no part of what can be asked for."""
 HOLD_BYTES = 64 * 1024
-"""Parts of one HTTP chunk are joined up to this size."""
-READ_AHEAD_BYTES = 256 * 1024
-"""So much of an answer is taken from the server before anybody reads it."""
+"""Parts of one HTTP chunk are joined up to this size, and a request's body is sent in pieces of it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-INFORMATIONAL = frozenset({100, 102, 103})
 STREAMED = (b"application/x-ndjson", b"text/event-stream")
 
 HOP_BY_HOP = frozenset(
@@ -65,6 +54,8 @@ NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA
 NOT_RETURNED = HOP_BY_HOP | {b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"}
 """In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
 WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
+Fields: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Of a request's head, in the order in which they are sent."""
 _LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
@@ -74,6 +65,7 @@ class OllamaBackend:
     Args:
         connect_timeout_s: name resolution and connection together.
         max_body_bytes, max_line_bytes: a larger body, or line of a streamed one, ends with BackendProtocolError.
+        kept_for_s: how long a connection that is not used is kept.
     """
 
     def __init__(
@@ -86,17 +78,15 @@ class OllamaBackend:
         kept_for_s: float = KEPT_FOR_S,
     ) -> None:
         url = _parsed(base_url)
-        self._host, self._port, self._tls = url.host or "", url.port or 80, url.scheme == "https"
-        self._address = f"{url.host}:{url.port}"
+        self._origin = url.origin()
         self._prefix = url.raw_path.rstrip("/")
-        self._host_line = f"Host: {url.host_port_subcomponent}\r\n".encode("ascii")
+        self._address = f"{url.host}:{url.port}"
         self._head = lru_cache(HEADS)(self._written)
-        self._connect_timeout_s = connect_timeout_s
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
-        self._kept_for_s = kept_for_s
-        self._links: set[Link] = set()
-        self._idle: list[Link] = []
-        self._tidying: asyncio.TimerHandle | None = None
+        self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
+        self._session: aiohttp.ClientSession | None = None
+        self._answers: set[Answer] = set()
+        self._is_closed = False
 
     async def open(self, call: BackendCall) -> Answer:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be a caller's key stay here.
@@ -106,94 +96,49 @@ class OllamaBackend:
             BackendProtocolError: a redirect, an encoded body, a head that is too large or no HTTP at all.
             BadRequest: the path or a header is not fit to be sent.
         """
-        request, kept = self._request(call), self._take()
-        if kept is not None:
-            answer = self._ask(kept, call, request)
-            try:
-                return await _head_of(answer)
-            except BackendGone:
-                if answer.began:
-                    raise
-        return await _head_of(self._ask(await self._connect(), call, request))
-
-    async def aclose(self) -> None:
-        """End all connections. The backend can be used again afterwards."""
-        links, self._links = self._links, set()
-        self._idle.clear()
-        for link in links:
-            link.cut()
-
-    def _ask(self, link: Link, call: BackendCall, request: bytes) -> Answer:
-        answer = Answer(link, self._put_back, method=call.method, address=self._address, **self._limits)
-        link.answer = answer
-        link.transport.write(request)
+        if self._is_closed:
+            raise BackendGone("The connection to the model server was closed.")
+        answer = self._answer()
+        try:
+            await self._ask(answer, call)
+        except BackendGone:
+            if not answer.proved_dead or self._is_closed:
+                raise
+            answer = self._answer(wants_new=True)
+            await self._ask(answer, call)
         return answer
 
-    def _request(self, call: BackendCall) -> bytes:
-        head = self._head(call.method, call.path, call.headers)
-        if call.body or call.method not in _WITHOUT_BODY:
-            return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(call.body), call.body)
-        return head + b"\r\n"
+    async def aclose(self) -> None:
+        """End all connections. Whoever waits for an answer, or asks for one afterwards, gets BackendGone."""
+        self._is_closed = True
+        for answer in tuple(self._answers):
+            answer.close()
+        if self._session is not None:
+            await self._session.close()
 
-    def _written(self, method: str, path: str, headers: Headers) -> bytes:
-        """The head of a request, but for the length of its body."""
+    def _answer(self, *, wants_new: bool = False) -> Answer:
+        answer = Answer(self._address, wants_new=wants_new, on_closed=self._answers.discard, **self._limits)
+        self._answers.add(answer)
+        return answer
+
+    async def _ask(self, answer: Answer, call: BackendCall) -> None:
+        """Send the call and wait for the answer's head; one that fails or is not waited for ends its connection."""
+        try:
+            if self._session is None:
+                self._session = open_session(**self._times)
+            url, headers = self._head(call.path, call.headers)
+            await answer.ask(self._session, call, url, headers)
+        except BaseException:
+            answer.close()
+            raise
+
+    def _written(self, path: str, headers: Headers) -> tuple[URL, Fields]:
+        """Where a request goes and the head that it has, but for the length of its body."""
         if not PATH.fullmatch(path):
             raise BadRequest("The path is not a plain URL path.")
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
-        lines += [b"%b: %b\r\n" % field for field in to_send(headers)]
-        return b"".join((*lines, b"Accept-Encoding: identity\r\n"))
-
-    async def _connect(self) -> Link:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                _, link = await loop.create_connection(lambda: Link(self._lost), self._host, self._port, ssl=self._tls or None)
-        except (OSError, TimeoutError) as error:
-            raise BackendUnreachable(f"The model server at {self._address} cannot be reached.") from error
-        self._links.add(link)
-        return link
-
-    def _take(self) -> Link | None:
-        """The connection that was used last: the others may then grow old enough to be closed."""
-        while self._idle:
-            link = self._idle.pop()
-            if not link.transport.is_closing():
-                return link
-        return None
-
-    def _put_back(self, link: Link) -> None:
-        if link not in self._links or len(self._idle) >= KEPT:
-            link.transport.abort()
-            return
-        loop = asyncio.get_running_loop()
-        link.idle_since = loop.time()
-        self._idle.append(link)
-        if self._tidying is None:
-            self._tidying = loop.call_later(self._kept_for_s, self._tidy)
-
-    def _tidy(self) -> None:
-        """Close what nobody has used for long; the oldest come first."""
-        loop = asyncio.get_running_loop()
-        too_old_at = loop.time() - self._kept_for_s
-        while self._idle and self._idle[0].idle_since <= too_old_at:
-            self._idle.pop(0).transport.abort()
-        due_at = self._idle[0].idle_since + self._kept_for_s if self._idle else None
-        self._tidying = None if due_at is None else loop.call_at(due_at, self._tidy)
-
-    def _lost(self, link: Link) -> None:
-        self._links.discard(link)
-        if link in self._idle:
-            self._idle.remove(link)
-
-
-async def _head_of(answer: Answer) -> Answer:
-    """The answer once its head is there; one that fails or is not waited for ends its connection."""
-    try:
-        await answer.head()
-    except (HearthError, asyncio.CancelledError):
-        answer.close()
-        raise
-    return answer
+        fields = [(name.decode("utf-8", "replace"), value.decode("utf-8", "replace")) for name, value in to_send(headers)]
+        url = URL(f"{self._origin}{self._prefix}{path}", encoded=True)
+        return url, (*fields, ("Accept-Encoding", "identity"))
 
 
 def _parsed(base_url: str) -> URL:
@@ -231,84 +176,101 @@ def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> 
     return [field for field in fields if field[0] not in names]
 
 
-class Link(asyncio.Protocol):
-    """One TCP connection. `on_lost` hears of its end."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, on_lost: Callable[[Link], None]) -> None:
-        self._on_lost = on_lost
-        self.answer: Answer | None = None
-        self.idle_since = 0.0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a TCP connection it always is one
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if self.answer is None:  # nobody asked for it
-            self.transport.abort()
-        else:
-            self.answer.feed(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self)
-        if self.answer is not None:
-            self.answer.connection_ended(whole=exc is None)
-
-    def cut(self) -> None:
-        """End it now, and whatever it carries."""
-        if self.answer is not None:
-            self.answer.close()
-        self.transport.abort()
-
-
 class Answer:
-    """The `Exchange` of one call, and what the parser reports to. Not to be shared between tasks, except that any task may `close` it.
+    """The `Exchange` of one call. Not to be shared between tasks, except that any task may `close` it.
 
     Args:
+        wants_new: it is not to come on a connection that has carried another call.
+        on_closed: hears when it is closed.
         max_body_bytes, max_line_bytes: of the answer in all, and of one line of a streamed one.
-        put_back: takes the connection when the answer was read to its end and it can be used again.
     """
 
     def __init__(
-        self, link: Link, put_back: Callable[[Link], None], *, method: str, address: str, max_body_bytes: int, max_line_bytes: int
+        self,
+        address: str,
+        *,
+        wants_new: bool,
+        on_closed: Callable[[Answer], None],
+        max_body_bytes: int,
+        max_line_bytes: int,
     ) -> None:
         self.status = 0
         self.headers: Headers = ()
-        self.began = False
-        self._link: Link | None = link
-        self._bodiless = method == "HEAD"
         self._address = address
-        self._max_body_bytes, self._max_line_bytes = max_body_bytes, max_line_bytes
-        self._put_back = put_back
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._chunked = self._framed = self._streamed = False
+        self._wants_new = wants_new
+        self._on_closed = on_closed
+        self._max_body_bytes = max_body_bytes
+        self._max_line_bytes = max_line_bytes
+        self._request: Request | None = None
+        self._response: aiohttp.ClientResponse | None = None
+        self._body = aiohttp.EMPTY_PAYLOAD
+        self._is_chunked = False
+        self._is_framed = False
+        self._is_streamed = False
         self._part = b""
-        self._ready: list[bytes] = []
-        self._unread_bytes = 0
-        self._paused = False
-        self._came_bytes = self._body_bytes = self._line_bytes = 0
-        self._ended = self._keep = False
+        self._read_bytes = 0
+        self._line_bytes = 0
+        self._ended = False
+        self._closed = False
         self._error: BackendError | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
-    async def head(self) -> None:
-        """Wait for status and headers.
+    @property
+    def proved_dead(self) -> bool:
+        """It was asked for on a kept connection, which ended before a byte of it came."""
+        connection = self._connection
+        return connection is not None and connection.calls > 1 and not connection.began
+
+    @property
+    def _connection(self) -> Connection | None:
+        return None if self._request is None else self._request.connection
+
+    async def ask(self, session: aiohttp.ClientSession, call: BackendCall, url: URL, headers: Fields) -> None:
+        """Send a call and wait for status and headers.
 
         Raises:
+            BackendUnreachable: there is no connection.
             BackendGone: the connection ended before.
             BackendProtocolError: it is no HTTP, its head is too large, or it is an answer that is not for us.
+            BadRequest: a header is not fit to be sent.
         """
-        while not self.status:
-            await self._news()
-        if self.status in REDIRECTS or not 200 <= self.status < 600:
-            self._keep = False
-            raise self._bad(f"answered {self.status}, which is not an answer.")
-        for name, value in self._fields:
-            if _is_encoded(name, value):
-                self._keep = False
-                raise self._bad("sent a Content-Encoding that was not requested.")
+        body: bytes | AsyncIterator[bytes] | None = call.body or None
+        if len(call.body) > HOLD_BYTES:
+            body = _pieces(call.body)
+            headers = (*headers, ("Content-Length", str(len(call.body))))
+        try:
+            response = await session.request(call.method, url, headers=headers, data=body, allow_redirects=False, middlewares=(self._send,))
+        except ValueError as error:
+            raise BadRequest("A header contains a character that cannot be sent.") from error
+        self._take_head(response)
+
+    def _take_head(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._body = response.content
+        fields = [(name.lower(), value) for name, value in response.raw_headers]
+        if response.status in REDIRECTS or not 200 <= response.status < 600:
+            raise self._bad(f"answered {response.status}, which is not an answer.")
+        if any(_is_encoded(name, value) for name, value in fields):
+            raise self._bad("sent a Content-Encoding that was not requested.")
+        names = dict(fields)
+        self._is_chunked = b"transfer-encoding" in names
+        self._is_framed = self._is_chunked or b"content-length" in names
+        self._is_streamed = names.get(b"content-type", b"").lower().startswith(STREAMED)
+        self.status = response.status
+        self.headers = to_return(fields)
+        if self._connection is not None:
+            self._connection.carry(self._body)
+
+    async def _send(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """As aiohttp's middleware: sees what the request is sent on, and keeps aiohttp from sending it twice."""
+        self._request = cast("Request", request)
+        self._request.wants_new = self._wants_new
+        while True:
+            try:
+                return await handler(request)
+            except UsedConnection:  # where one of those that were kept was dead, none is trusted
+                continue
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._meant_by(error) from error
 
     async def take(self) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
@@ -320,148 +282,90 @@ class Answer:
             BackendGone: the body ended short of its framing.
             BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
         """
-        while not self._ready:
-            if self._ended and self._error is None:
-                return ()
-            if self._paused and self._link is not None:
-                self._paused = False
-                self._link.transport.resume_reading()
-            await self._news()
-        chunks = tuple(self._ready)
-        self._ready, self._unread_bytes = [], 0
-        return chunks
-
-    def close(self) -> None:
-        """Keep the connection where the answer is over, else end it."""
-        link, self._link = self._link, None
-        if link is None:
-            return
-        link.answer = None
-        if self._ended and self._keep and not link.transport.is_closing() and not link.transport.get_write_buffer_size():
-            self._put_back(link)
-        else:
-            link.transport.abort()
-        if not self._ended:
-            self._end(BackendGone())
-
-    async def _news(self) -> None:
-        """Wait for the next thing that is reported; raises what has ended the answer."""
-        if self._error is not None:
+        chunks: list[bytes] = []
+        while not self._ended and not (chunks and self._read_bytes >= self._body.total_bytes):
+            part, is_chunk_over = await self._next_part()
+            self._part = self._part + part if self._part else part
+            if not self._is_chunked or is_chunk_over or self._ended or len(self._part) >= HOLD_BYTES:
+                chunk, self._part = self._part, b""
+                if chunk and self._fits(chunk):
+                    chunks.append(chunk)
+        if self._error is not None and not chunks:
             raise self._error.again()
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+        return tuple(chunks)
 
-    def feed(self, data: bytes) -> None:
-        self.began = True
-        if self._parser is None:  # more than the answer: this connection cannot be trusted with another one
-            self._keep = False
-            return
+    async def _next_part(self) -> tuple[bytes, bool]:
+        """What has come, no more than one chunk's; whether it is the end of a chunk."""
+        if self._body.at_eof():
+            self._end(None)
+            return b"", True
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            # No name for the context: by its traceback it would keep this frame, and so the whole answer.
-            self._end(error.__context__.again() if isinstance(error.__context__, BackendError) else self._misframed())
-        self._came_bytes += len(data)
-        beside_bytes = self._came_bytes - self._body_bytes - len(self._part)
-        if beside_bytes > MAX_HEAD_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
-            self._end(self._misframed())
-        self._tell()
+            part, is_chunk_over = await self._body.readchunk()
+        except aiohttp.ClientError as error:
+            error.with_traceback(None)  # it would keep this frame, and so the whole answer
+            self._end(self._meant_by(error))
+            # aiohttp raises it before it hands out what had come, and has no public way to that.
+            part, is_chunk_over = self._body._read_nowait(-1), False  # noqa: SLF001
+        self._read_bytes += len(part)
+        return part, is_chunk_over
 
-    def connection_ended(self, *, whole: bool) -> None:
-        """No more bytes will come; `whole`: by an orderly end."""
-        is_open_ended = self.status and not self._framed and whole
-        self._end(self._flushed() or (None if is_open_ended else BackendGone()))
-
-    # What the parser reports.
-
-    def on_message_begin(self) -> None:
-        """An answer begins. A second one was not asked for: the connection cannot be trusted."""
-        if self._ended:
-            self._keep = False
-            raise self._no_http()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head, or a trailer, which nobody reads."""
-        if not self.status:
-            if len(self._fields) >= MAX_FIELDS:
-                raise self._no_http()
-            self._fields.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        """The head is over; an informational one is followed by the real one."""
-        if self._parser is None:
-            return
-        status = self._parser.get_status_code()
-        if status in INFORMATIONAL:
-            self._fields.clear()
-            return
-        self.status = status
-        names = dict(self._fields)
-        self._chunked = b"transfer-encoding" in names
-        self._framed = self._chunked or b"content-length" in names
-        self.headers = to_return(self._fields)
-        self._streamed = names.get(b"content-type", b"").strip().lower().startswith(STREAMED)
-        if self._bodiless:
-            self._end(None)
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body, never more than one chunk's."""
-        self._part = self._part + data if self._part else data
-        if not self._chunked or len(self._part) >= HOLD_BYTES:
-            self.on_chunk_complete()
-
-    def on_chunk_complete(self) -> None:
-        """Let what has come of the chunk be read."""
-        part, self._part = self._part, b""
-        if not part:
-            return
-        size = len(part)
-        self._body_bytes += size
-        if self._streamed:
-            last_break = part.rfind(b"\n")
+    def _fits(self, chunk: bytes) -> bool:
+        """Whether the answer is still no larger than any answer; one that is ends here."""
+        size = len(chunk)
+        if self._is_streamed:
+            last_break = chunk.rfind(b"\n")
             self._line_bytes = size - last_break - 1 if last_break >= 0 else self._line_bytes + size
-        if self._body_bytes > self._max_body_bytes or self._line_bytes > self._max_line_bytes:
-            raise self._bad("sent an answer that is too long.")
-        self._ready.append(part)
-        self._unread_bytes += size
-        if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
-            self._paused = True
-            self._link.transport.pause_reading()
-
-    def on_message_complete(self) -> None:
-        if self.status and self._parser is not None:
-            self._keep = self._framed and self._parser.should_keep_alive()
-            self._end(None)
+        if self._read_bytes <= self._max_body_bytes and self._line_bytes <= self._max_line_bytes:
+            return True
+        self._ended = True
+        self._error = self._bad("sent an answer that is too long.")
+        return False
 
     def _end(self, error: BackendError | None) -> None:
-        """The first ending counts. What has come of an answer is read before its error."""
-        if not self._ended:
-            self._ended, self._error = True, error
-        self._parser = None
-        self._tell()
+        """The first ending counts."""
+        if self._ended:
+            return
+        self._ended = True
+        connection = self._connection
+        if connection is not None and connection.misframed is self._body:
+            error = self._bad("sent a body with invalid framing.")
+        elif connection is not None and connection.was_reset and not self._is_framed:
+            error = BackendGone()  # to aiohttp such a body is whole, however its connection ends
+        self._error = error
 
-    def _tell(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def close(self) -> None:
+        """Abort the connection, unless the answer is over and the connection is kept."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_closed(self)
+        transport = None if self._request is None else self._request.transport
+        if transport is None:
+            return
+        is_whole = self._response is not None and self._body.is_eof() and self.status
+        if not is_whole or transport.is_closing():
+            transport.abort()
+        if self._response is not None and not is_whole:
+            self._response.close()
 
-    def _flushed(self) -> BackendError | None:
-        """Let what came of a chunk be read that will not be whole; an error where it is more than an answer can be."""
-        try:
-            self.on_chunk_complete()
-        except BackendProtocolError as error:
-            return error.again()
-        return None
-
-    def _misframed(self) -> BackendError:
-        if not self.status:
-            return self._no_http()
-        return self._flushed() or self._bad("sent a body with invalid framing.")
-
-    def _no_http(self) -> BackendError:
-        return self._bad("sent an invalid HTTP response.")
+    def _meant_by(self, error: Exception) -> BackendError:
+        """Ours for an error of aiohttp, whose own text has the URL."""
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return BackendUnreachable(f"The model server at {self._address} has a certificate that nobody vouches for.")
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return BackendUnreachable(f"The model server at {self._address} cannot be reached.")
+        if isinstance(error, aiohttp.ClientResponseError):
+            return self._bad("sent an invalid HTTP response.")
+        return BackendGone()
 
     def _bad(self, what: str) -> BackendError:
         return BackendProtocolError(f"The model server at {self._address} {what}")
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """A large body bit by bit: written at once it would hold the loop, and aiohttp warns of it."""
+    for start in range(0, len(body), HOLD_BYTES):
+        yield body[start : start + HOLD_BYTES]
 
 
 def _is_encoded(name: bytes, value: bytes) -> bool:
