@@ -1,8 +1,10 @@
-"""How fast durable jobs are accepted, each answered after its commit has been synced, what that costs, and how long a start with many of
-them takes.
+"""How fast durable jobs are accepted, each answered after its commit has been synced, what that costs,
+and how long a start with many of them takes.
 
-64 callers, then one, ask `hearth serve` over HTTP, each again as soon as it has its 202; the model server holds the few jobs that run, as
-a GPU does that takes its time. A single caller shares neither wake-ups nor a transaction with anybody. Callers are a process of their own: `python -m benchmarks.accepting PORT CALLERS JOBS` prints the seconds it took.
+64 callers, then one, ask `hearth serve` over HTTP, each again as soon as it has its 202; the model
+server holds the few jobs that run, as a GPU does that takes its time. A single caller shares neither
+wake-ups nor a transaction with anybody. Callers are a process of their own:
+`python -m benchmarks.accepting PORT CALLERS JOBS` prints the seconds it took.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from contextlib import closing
 from os import getpid
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 from time import perf_counter, sleep
+from typing import NamedTuple
 
 from benchmarks import house
 from benchmarks.findings import Finding
