@@ -7,7 +7,7 @@ from hearth.errors import ConfigError, GpuUnavailable, HearthError, RateLimited,
 from tests.support.cases import for_each
 
 STATUSES = {
-    400: {"bad_request", "too_expensive", "untranslatable"},
+    400: {"bad_request", "model_not_capable", "too_expensive", "untranslatable"},
     401: {"unauthenticated"},
     403: {"forbidden"},
     404: {"not_found", "model_not_found"},

@@ -55,6 +55,14 @@ class BadRequest(CallerError):
     """The request is malformed."""
 
 
+class NotCapable(CallerError, status=400, reason="model_not_capable"):
+    """The model cannot do what the request asks of it."""
+
+    def __init__(self, message: str | None = None, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 Untranslatable = _kind("Untranslatable", CallerError, 400, "The request asks for something that Claude cannot do.")
 Unauthenticated = _kind(
     "Unauthenticated", CallerError, 401, "No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."

@@ -52,7 +52,7 @@ class Gateway:
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Attributes:
-        name_of, resolve, list_may_differ: the installed name of a model as callers write it; see `BackendWatch`.
+        name_of, resolve, list_may_differ, check_capable: the models that are installed; see `BackendWatch`.
         on_reload: has something called with every configuration that comes into force after the present one.
         request_reload: has the file tried soon.
 
@@ -101,7 +101,7 @@ class Gateway:
         self.worker.runtime.emulated = identity.emulator
         self._watch = watch = self.worker.watch
         self.name_of, self.resolve = watch.name_of, watch.resolve
-        self.list_may_differ = watch.list_may_differ
+        self.list_may_differ, self.check_capable = watch.list_may_differ, watch.check_capable
         self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.on_reload = self._in_force.on_reload
         self.config_in_force, self.config_summary = self._in_force.shown, self._in_force.summary

@@ -147,6 +147,9 @@ class ModelControl(Protocol):
     async def installed(self) -> tuple[InstalledModel, ...]:
         """The models on disk, as the backend lists them."""
 
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        """What a model on disk can do, in Ollama's words; None where the backend does not say. Raises ModelNotFound."""
+
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory now. Raises BackendTimeout where the backend is there and does not say, as Ollama while a model hangs."""
 

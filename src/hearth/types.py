@@ -323,11 +323,13 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModel:
-    """A name that the backend lists. Those with one digest are one model (empty: like no other); `remote_host`: it runs there."""
+    """A name that the backend lists. Those with one digest are one model (empty: like no other); `remote_host`: it runs there.
+    `capabilities`: what it can do, in Ollama's words; None where the list does not say."""
 
     name: str
     digest: str = ""
     remote_host: str = ""
+    capabilities: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from hearth.api.app import HearthApp
 from hearth.api.request import DISCONNECTED
 from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulerSettings, ServerSettings, Settings
+from hearth.dialects.capabilities import Needs
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
@@ -297,6 +298,9 @@ class FakeGateway:
 
     def config_in_force(self) -> dict[str, object]:
         return self.config_summary() | {"settings": as_values(self.config.settings)}
+
+    async def check_capable(self, needs: Needs) -> None:
+        """Every model can do everything here."""
 
     def list_may_differ(self) -> None:
         """Nothing is listed here."""

@@ -58,7 +58,7 @@ class Bench:
 @pytest.fixture(params=["fake", "ollama"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     a = FakeModel(name="a", load_s=LOAD_S, unload_s=LOAD_S, vram_mib=2048.0, size_mib=3072.0, parallel=2)
-    world = FakeOllama(a, FakeModel(name="emb", load_s=LOAD_S, unload_s=LOAD_S, embedding_only=True))
+    world = FakeOllama(a, FakeModel(name="emb", load_s=LOAD_S, unload_s=LOAD_S, embedding_only=True, capabilities=frozenset({"embedding"})))
     if request.param == "fake":
         yield Bench(world, world, world)
     else:
@@ -128,6 +128,12 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 
 
 # The control path.
+
+
+async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(bench: Bench) -> None:
+    listed = {model.name: model.capabilities for model in await bench.control.installed()}
+    assert listed == {"a": None, "emb": frozenset({"embedding"})}
+    assert [await bench.control.capabilities(name) for name in listed] == [None, frozenset({"embedding"})]
 
 
 async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(bench: Bench) -> None:

@@ -203,5 +203,9 @@ async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reache
         run.cancelled = True
         return model
 
-    worker = cast("LLMQueueWorker", SimpleNamespace(watch=SimpleNamespace(resolve=resolve)))  # it cannot submit
+    async def check_capable(_: object) -> None:
+        """It can do everything."""
+
+    watch = SimpleNamespace(resolve=resolve, check_capable=check_capable)
+    worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch))  # it cannot submit
     assert await run_once(run, run.job, with_jobs(), worker) == JobEnd(state=JobState.CANCELLED, reason="cancelled")

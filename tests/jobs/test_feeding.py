@@ -17,6 +17,7 @@ from hearth.types import Lane
 from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
+from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import body_of, settings_with, settle
 
@@ -172,6 +173,16 @@ async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_give
         (end,) = await house.ended("job_1")
         assert (end.state, end.attempts, end.status, end.reason) == expected
         assert [event.retry_s for event in house.events.of(JobRequeued)] == pauses
+
+
+@in_house("a", FakeModel(name="emb", capabilities=frozenset({"embedding"})), resident=("a",))
+async def test_a_job_for_what_its_model_cannot_do_ends_as_if_the_model_server_had_been_asked_and_costs_no_swap(house):
+    await house.accept(job(model="emb"))
+    (end,) = await house.ended("job_1")
+    assert (end.state, end.attempts, end.status, end.reason) == ("failed", 1, 400, "model_not_capable")
+    record = await house.record("job_1")
+    assert record.result == b'{"error":"\\"emb:latest\\" does not support generate"}'
+    assert house.ollama.control == []
 
 
 def test_pauses_between_attempts_double_up_to_five_minutes():

@@ -124,6 +124,7 @@ REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
     ({"request": {"model": LLAMA, "prompt": ""}}, 400, "would generate nothing"),
     ({"request": {"model": LLAMA, "prompt": "", "keep_alive": 0}}, 400, "would generate nothing"),
     ({"request": {"model": "nowhere", "prompt": "x"}}, 404, "nowhere"),
+    ({"request": {**HI, "think": True}}, 400, "does not support thinking"),
     ({"request": HI, "endpoint": "/api/pull"}, 400, "endpoint"),
     ({"request": HI, "priority": "urgent"}, 400, "priority"),
     ({"request": HI, "not_before": "tomorrow"}, 400, "not_before"),

@@ -25,6 +25,7 @@ class FakeModel:
         vram_mib: what it takes of the GPU; smaller than `size_mib` means that the rest is on the CPU.
         parallel: generations at a time.
         embedding_only: it knows no `/api/generate` and no `/api/chat`.
+        capabilities: what the server says that it can do; None where it does not say.
     """
 
     name: str
@@ -35,6 +36,7 @@ class FakeModel:
     parallel: int = 1
     context_tokens: int = 4096
     embedding_only: bool = False
+    capabilities: frozenset[str] | None = None
 
 
 class Place(StrEnum):

@@ -113,6 +113,10 @@ class FakeOllama:
         """How often all models were replaced by newer ones of the same names."""
         self.listed = 0
         """How often the list of models was read."""
+        self.lists_capabilities = True
+        """Else they are only shown (`/api/show`), as by older versions."""
+        self.shown: list[str] = []
+        """The models that were asked for there."""
         self.render_s = 0.0
         self.refuse_next = ""
         """A service that sets this has its call refused with 400 and this text."""
@@ -267,7 +271,8 @@ class FakeOllama:
     def _refusal(self, path: str, model: str | None, fault: CallFault | None) -> wire.Answer | None:
         """What needs no GPU: listings and errors."""
         if not wire.needs_model(path):
-            return wire.listing(path, self._listed(), self.gpu.resident())
+            has = self.gpu.models[model].capabilities if model is not None and self._has(model) else None
+            return wire.listing(path, self._listed(), self.gpu.resident(), has)
         if model is not None and not self._has(model):
             return wire.error(path, 404, f"model '{model}' not found")
         if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
@@ -290,10 +295,25 @@ class FakeOllama:
         return self._listed()
 
     def _listed(self) -> tuple[InstalledModel, ...]:
-        return tuple(InstalledModel(name=name, digest=f"digest-{self.pulled}-of-{name}") for name in self.gpu.models if self._has(name))
+        return tuple(
+            InstalledModel(
+                name=name,
+                digest=f"digest-{self.pulled}-of-{name}",
+                capabilities=model.capabilities if self.lists_capabilities else None,
+            )
+            for name, model in self.gpu.models.items()
+            if self._has(name)
+        )
 
     def _has(self, model: str) -> bool:
         return model in self.gpu.models and model not in self._deleted
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        await self._reach()
+        self.shown.append(model)
+        if not self._has(model):
+            raise ModelNotFound(f"model '{model}' not found")
+        return self.gpu.models[model].capabilities
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         await self._reach()

@@ -74,21 +74,30 @@ def is_embedding(path: str) -> bool:
     return path.partition("?")[0] in EMBED_PATHS
 
 
-def listing(path: str, installed: tuple[InstalledModel, ...], resident: tuple[ResidentModel, ...]) -> Answer:
-    """The routes that compute nothing; 404 for those that do not exist."""
+def listing(
+    path: str, installed: tuple[InstalledModel, ...], resident: tuple[ResidentModel, ...], has: frozenset[str] | None = None
+) -> Answer:
+    """The routes that compute nothing; 404 for those that do not exist. `has`: the capabilities of the model that is shown."""
     known: dict[str, dict[str, Any]] = {
         "/api/version": {"version": VERSION},
         "/api/tags": {
-            "models": [{"name": one.name, "model": one.name, "size": 1, "digest": one.digest, "details": {}} for one in installed]
+            "models": [
+                {"name": one.name, "model": one.name, "size": 1, "digest": one.digest, "details": {}} | _able(one.capabilities)
+                for one in installed
+            ]
         },
         "/api/ps": {"models": [_listed(model) for model in resident]},
-        "/api/show": {"modelfile": "", "details": {}, "model_info": {}, "capabilities": ["completion"]},
+        "/api/show": {"modelfile": "", "details": {}, "model_info": {}} | _able(has),
         "/v1/models": {"object": "list", "data": [{"id": one.name, "object": "model", "owned_by": "library"} for one in installed]},
     }
     route = path.partition("?")[0]
     if route in known:
         return _json(known[route], route)
     return Answer(status=404, headers=((b"content-type", b"text/plain"),), chunks=(b"404 page not found",))
+
+
+def _able(has: frozenset[str] | None) -> dict[str, Any]:
+    return {} if has is None else {"capabilities": sorted(has)}
 
 
 def _listed(model: ResidentModel) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from hearth.config.settings import ModelSettings
+from hearth.dialects.routes import INFERENCE_ROUTES
 from tests.emulator.captures import CAPTURES, Answer, comparable, connect, read_capture, send, take_apart
 from tests.emulator.test_captures import (
     BUSY,
@@ -86,6 +87,20 @@ def same(answer: Answer, expected: Answer) -> bool:
 async def test_a_recorded_request_is_answered_as_recorded(name: str, front: Front):
     answer = await replay(front, name)
     assert same(comparable(name, answer), comparable(name, recorded(name))), answer
+
+
+INCAPABLE = (
+    *("chat_on_embedding_model", "chat_think_unsupported", "chat_tools_unsupported"),
+    *("embed_on_llm", "embeddings_on_llm", "generate_suffix_unsupported"),
+)
+
+
+async def test_what_a_model_cannot_do_is_refused_as_recorded_without_asking_for_it():
+    async with open_front() as front:
+        for name in INCAPABLE:
+            assert same(await replay(front, name), recorded(name)), name
+        assert INFERENCE_ROUTES.keys().isdisjoint(request.path for request in front.emulator.requests)
+        assert front.gateway.worker.tracker.get_metrics(0.0)["swaps_this_hour"] == 0
 
 
 @for_each("name", MANAGED)

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from hearth.config.settings import GatewayConfig, ModelSettings
-from hearth.errors import HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.dialects.capabilities import needs_of
+from hearth.dialects.gojson import Body
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import HearthError, ModelNotFound, NotCapable, SwapFailed, SwapTimedOut
 from hearth.events import HomeModelMissing, InternalFault, ResidencyDrifted, SwapCompleted, SwapStarted
 from hearth.events import SwapFailed as SwapFailedEvent
 from hearth.job_types import Job
@@ -318,6 +321,47 @@ async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_t
     assert [model["name"] for model in await house.gateway.models()] == ["a:latest"]
     assert house.gateway.models_elsewhere == {"b:cloud"}
     assert swapped_to(house) == []
+
+
+ABLE = FakeModel(name="b", capabilities=frozenset({"completion"}))
+OFFERING = needs_of(INFERENCE_ROUTES["/api/chat"], Body({"tools": [{"type": "function"}]}), "B")
+ANY = needs_of(INFERENCE_ROUTES["/api/chat"], Body({}), "a")
+
+
+class Older(FakeOllama):
+    """Its list says nothing of what models can do."""
+
+    def __init__(self, *models: FakeModel, **options: Any) -> None:
+        super().__init__(*models, **options)
+        self.lists_capabilities = False
+
+
+async def check_offering(house: House) -> None:
+    with pytest.raises(NotCapable, match=r"^registry\.ollama\.ai/library/b:latest does not support tools$"):
+        await house.gateway.check_capable(OFFERING)
+
+
+@in_house("a", ABLE, resident=("a",))
+async def test_what_a_model_cannot_do_is_known_from_the_list(house: House):
+    await check_offering(house)
+    assert house.ollama.shown == []
+
+
+@in_house("a", ABLE, resident=("a",), ollama=Older)
+async def test_what_the_list_does_not_say_is_asked_once_and_again_later_where_nothing_was_said(house: House):
+    for _ in range(2):
+        await check_offering(house)
+        await house.gateway.check_capable(ANY)  # of this one nothing is said
+        assert house.ollama.shown == ["b:latest", "a:latest"]
+    await sleep_until(house.now + 61.0)
+    await check_offering(house)
+    await house.gateway.check_capable(ANY)
+    assert house.ollama.shown == ["b:latest", "a:latest", "a:latest"]
+    house.ollama.go_down()
+    await sleep_until(house.now + 61.0)
+    await house.gateway.check_capable(ANY)
+    assert len(house.ollama.shown) == 3
+    house.ollama.come_up()
 
 
 @in_house("a")

@@ -23,11 +23,12 @@ from hearth.api.request import Body, Request, rendered, until_disconnected
 from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, load_options
+from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
-from hearth.dialects.routes import INFERENCE_ROUTES, MANAGEMENT_ROUTES, Route
+from hearth.dialects.routes import INFERENCE_ROUTES, MANAGEMENT_ROUTES, Endpoint, Route
 from hearth.dialects.stream import empty_reply
-from hearth.errors import BackendProtocolError, BadRequest, HearthError, ModelNotFound, NotServed
+from hearth.errors import BackendProtocolError, BadRequest, CallerError, HearthError, ModelNotFound, NotServed
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
@@ -179,7 +180,7 @@ async def submit(
         request_id=request.request_id,
         prompt_preview=_preview(envelope.body, prompt) if gateway.config.settings.server.prompt_previews else "",
     )
-    new, ticket = Submission(item=item, call=call, digest=digest), None
+    new, ticket = Submission(item=item, call=call, digest=digest, needs=envelope.needs), None
     if gateway.cloud is not None and allow_cloud and gateway.cloud.open_to(identity):
         ticket = await gateway.cloud.take(new)
     ticket = ticket or await _queued(gateway, new, count_call)
@@ -198,22 +199,35 @@ def _count_call(gateway: Gateway, identity: Identity, lane: Lane, kind: WorkKind
 
 
 async def _queued(gateway: Gateway, new: Submission, count_call: Callable[[], None]) -> Ticket:
-    """Raises ModelNotFound for what is not installed, in the words of Ollama; RateLimited for an embedding; QueueFull, ShuttingDown."""
+    """Raises ModelNotFound and NotCapable, in the words of Ollama; RateLimited for an embedding; QueueFull, ShuttingDown."""
+    item = new.item
+    embeds = item.kind == "embed"
+    try:
+        await _settle_model(gateway, new)
+    except CallerError:
+        if embeds:
+            count_call()
+        raise
+    if embeds:
+        joined = gateway.embeddings.take(new, count_call)
+        if joined is not None:
+            return joined
+        count_call()
+    return gateway.worker.submit(new)
+
+
+async def _settle_model(gateway: Gateway, new: Submission) -> None:
+    """Give the item the installed name of its model, which can do what is asked of it."""
     item = new.item
     if item.model is not None:
         try:
             item.model = await gateway.resolve(item.model)
         except ModelNotFound as error:
             if item.kind == "embed":
-                count_call()
                 raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error
             raise
-    if item.kind == "embed":
-        joined = gateway.embeddings.take(new, count_call)
-        if joined is not None:
-            return joined
-        count_call()
-    return gateway.worker.submit(new)
+    if new.needs is not None:
+        await gateway.check_capable(new.needs)
 
 
 def _preview(body: bytes, prompt: str | None) -> str:
@@ -230,6 +244,10 @@ def _preview(body: bytes, prompt: str | None) -> str:
         return preview_of(text if isinstance(text, str) else " ".join(str(part.get("text", "")) for part in text))
     except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
+
+
+_COMPLETION = INFERENCE_ROUTES[Endpoint.GENERATE]
+"""What `/llm/completions` asks the model server for."""
 
 
 class CompletionBody(BaseModel, extra="forbid", strict=True):
@@ -282,6 +300,7 @@ class CompletionPages:
             prompt_tokens=call.prompt_tokens,
             max_tokens=asked.max_tokens,
             body=b"",
+            needs=None if asked.model is None else Needs(route=_COMPLETION, model=asked.model, capabilities=("completion",)),
         )
         return await submit(
             self._gateway,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Literal, get_args
@@ -21,6 +22,7 @@ from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempot
 from hearth.api.files import batches_of, listing
 from hearth.clock import new_id
 from hearth.config.settings import Settings
+from hearth.dialects.request import Envelope
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
@@ -88,17 +90,20 @@ class JobPages:
         """Take a job: 202 once it is on the disk.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound: as for a request that waits for its answer.
+            BadRequest, Forbidden, RateLimited, ModelNotFound, NotCapable: as for a request that waits for its answer.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
-        path, content, called, digest = await body.run(partial(_request_of, asked, settings, large=body.is_long))
+        path, content, envelope, digest = await body.run(partial(_request_of, asked, settings, large=body.is_long))
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
         key = idempotency_key_of(request)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, called, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admit(caller, envelope.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        model = await self._gateway.resolve(envelope.model)
+        if envelope.needs is not None:
+            await self._gateway.check_capable(envelope.needs)
         new = Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
@@ -107,7 +112,7 @@ class JobPages:
             task_type=admission.task_type,
             job_key=asked.job_key,
             path=path,
-            model=await self._gateway.resolve(called),
+            model=model,
             request=content,
             not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
             off_peak=asked.window == "offpeak",
@@ -167,17 +172,17 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(asked: JobBody, settings: Settings, *, large: bool) -> tuple[str, bytes, str, str]:
-    """Path, body and model of what is asked of the model server, and the digest of it all. Raises BadRequest, ModelNotFound.
+def _request_of(asked: JobBody, settings: Settings, *, large: bool) -> tuple[str, bytes, Envelope, str]:
+    """Path, body and envelope of what is asked of the model server, and the digest of it all. Raises BadRequest, ModelNotFound.
 
     Of a `large` request the digest is that of its bytes: sorting its keys would cost too much.
     """
     path = endpoint_of(asked.request, asked.endpoint)
     content = body_of(path, asked.request, large=large)
-    model = envelope_of(path, content, settings).model
+    envelope = replace(envelope_of(path, content, settings), body=b"")  # a copy of what is kept already
     others = asked.model_dump(mode="json", exclude={"request"})
     digest = digest_of(others, sha256(content).hexdigest()) if large else digest_of(others | {"request": asked.request})
-    return path, content, model, digest
+    return path, content, envelope, digest
 
 
 def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:

@@ -22,7 +22,17 @@ from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
 from hearth.dialects.routes import dialect_of
-from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError, RateLimited, TooManyWrongKeys, UpgradeRefused, WrongKey
+from hearth.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CallerGone,
+    HearthError,
+    NotCapable,
+    RateLimited,
+    TooManyWrongKeys,
+    UpgradeRefused,
+    WrongKey,
+)
 from hearth.events import KeysTried, RequestRejected
 from hearth.gateway import Gateway
 from hearth.ports import EventSink
@@ -314,7 +324,8 @@ def rendered(request: Request, error: HearthError, extra: Headers = ()) -> Error
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
     if isinstance(error, UpgradeRefused):
         headers = (*headers, (b"upgrade", b"HTTP/1.1"))  # a 426 names the protocol that there is (RFC 9110, 15.5.22)
-    if error.status in (400, 426) or isinstance(error, TooManyWrongKeys):
+    is_unclear = error.status == 400 and not isinstance(error, NotCapable)
+    if is_unclear or error.status == 426 or isinstance(error, TooManyWrongKeys):
         headers = (*headers, (b"connection", b"close"))
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 

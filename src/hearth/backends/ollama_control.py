@@ -95,10 +95,18 @@ class OllamaControl:
 
     async def installed(self) -> tuple[InstalledModel, ...]:
         return tuple(
-            InstalledModel(name=_text(model, "model"), digest=_text(model, "digest"), remote_host=_text(model, "remote_host"))
+            InstalledModel(
+                name=_text(model, "model"),
+                digest=_text(model, "digest"),
+                remote_host=_text(model, "remote_host"),
+                capabilities=_capabilities(model),
+            )
             for model in _listed(await self._read("/api/tags"))
             if _text(model, "model")
         )
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        return _capabilities(await self._read("/api/show", {"model": model}))
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
@@ -156,8 +164,9 @@ class OllamaControl:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _read(self, path: str) -> dict[str, Any]:
-        answer = await self._owned(_in_our_terms(self._send("GET", path), self._timeout_s))
+    async def _read(self, path: str, asked: Body | None = None) -> dict[str, Any]:
+        method = "GET" if asked is None else "POST"
+        answer = await self._owned(_in_our_terms(self._send(method, path, asked), self._timeout_s))
         try:
             said = answer.json()
         except ValueError:
@@ -223,6 +232,13 @@ def _listed(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
         raise _no_answer()
     return models
+
+
+def _capabilities(model: Mapping[str, Any]) -> frozenset[str] | None:
+    """Not said by old versions, nor of models that run elsewhere."""
+    listed = model.get("capabilities")
+    named = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    return frozenset(named) or None
 
 
 def _text(model: Mapping[str, Any], name: str) -> str:

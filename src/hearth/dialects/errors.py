@@ -17,7 +17,7 @@ from hearth.dialects.frames import event
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.routes import Endpoint, Route
-from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
+from hearth.errors import HearthError, MethodNotAllowed, NotCapable, Unauthenticated
 from hearth.types import Dialect, Headers, RequestId
 
 PAGE_NOT_FOUND = "404 page not found"
@@ -48,7 +48,8 @@ class ErrorReply:
 
 def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) -> ErrorReply:
     """The answer to a request that failed before any byte of its answer was sent; with `Retry-After` where the error has one."""
-    at_bind = error.status == 400 and error.message not in _SAID_BY_HANDLERS.get(dialect, ())
+    by_handler = isinstance(error, NotCapable) or error.message in _SAID_BY_HANDLERS.get(dialect, ())
+    at_bind = error.status == 400 and not by_handler
     if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
         content_type, body = b"text/plain", error.message.encode(errors="replace")
     elif dialect == "ollama" or at_bind:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
+from hearth.dialects.capabilities import Needs, needs_of
 from hearth.dialects.gojson import (
     LARGE_BYTES,
     MAX_INT,
@@ -87,6 +88,7 @@ class Envelope:
         body: the caller's own bytes object, or the changed body.
         rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an untouched body.
         background: a chat client asks for it on its own account, after it has shown an answer.
+        needs: what the model must be able to do; None where that is not known.
     """
 
     dialect: Dialect
@@ -98,6 +100,7 @@ class Envelope:
     body: bytes
     rewritten: tuple[str, ...] = ()
     background: bool = False
+    needs: Needs | None = None
 
 
 def read_request(
@@ -142,6 +145,7 @@ def read_request(
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
         background=_TASK_MARK in body and is_background_task(route, fields),
+        needs=needs_of(route, asked, called),
     )
     return envelope, fields
 

@@ -11,7 +11,8 @@ from contextlib import suppress
 from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
-from hearth.errors import BackendError, BackendTimeout, ModelNotFound
+from hearth.dialects.capabilities import Needs, refusal
+from hearth.errors import BackendError, BackendTimeout, HearthError, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
 from hearth.execution.runtime import Runtime, WakeableSleep
 from hearth.ports import ModelControl
@@ -22,6 +23,8 @@ DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
+SHOW_INTERVAL_S = 60.0
+"""How soon a model server is asked again what a model can do, where it did not say."""
 
 
 class BackendWatch:
@@ -47,6 +50,9 @@ class BackendWatch:
         self._listing = asyncio.Lock()
         self._asked_at = -inf
         self._answered = False
+        self._showing = asyncio.Lock()
+        self._shown: dict[str, tuple[float, frozenset[str] | None]] = {}
+        """By digest: when a model server was asked what the model can do, and what it said."""
         self._swaps_begun = -1
         self._missing_home = ""
         self._down_since: float | None = None
@@ -99,6 +105,28 @@ class BackendWatch:
                     await self.refresh_installed()
                     self._answered = True
             return self._answered
+
+    async def check_capable(self, needs: Needs) -> None:
+        """Raises NotCapable, in the words of Ollama, for what the model could not do once it was loaded. Where the model server does not
+        say what its models can do, it says no itself."""
+        known = (self._installed or {}).get(canonical_model(needs.model).lower())
+        if known is None or not needs.capabilities:
+            return
+        has = known.capabilities or await self._shown_of(known)
+        refused = None if has is None else refusal(needs, has, known.name, self.version)
+        if refused is not None:
+            raise refused
+
+    async def _shown_of(self, model: InstalledModel) -> frozenset[str] | None:
+        key = model.digest or model.name
+        async with self._showing:
+            now = self._clock.monotonic()
+            asked_at, has = self._shown.get(key, (-inf, None))
+            if has is None and now - asked_at >= SHOW_INTERVAL_S and self.up:
+                with suppress(HearthError):
+                    has = await self.control.capabilities(model.name)
+                self._shown[key] = (now, has)
+            return has
 
     def list_may_differ(self) -> None:
         """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for at once."""

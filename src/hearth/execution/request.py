@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 
+from hearth.dialects.capabilities import Needs
 from hearth.dialects.continuing import NO_TIME, Continuation, Spent
 from hearth.dialects.replay import Sent
 from hearth.errors import CallerGone, HearthError
@@ -176,6 +177,8 @@ class Submission:
     """Its callers were promised it before, as a part of another item: only a stop refuses it."""
     digest: bytes = b""
     """Stands for address and body as they were sent; empty for what keeps no place in line."""
+    needs: Needs | None = None
+    """What it asks of its model; None for what any model can do."""
 
     def call_on(self, model: str) -> BackendCall:
         return self.call if isinstance(self.call, BackendCall) else self.call(model)

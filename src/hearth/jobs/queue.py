@@ -86,7 +86,7 @@ def item_of(job: Job, model: str, settings: Settings) -> Submission:
         max_tokens=envelope.max_tokens,
     )
     call = BackendCall(method="POST", path=job.path, headers=JSON_BODY, body=envelope.body)
-    return Submission(item=item, call=call, durable=True)
+    return Submission(item=item, call=call, durable=True, needs=envelope.needs)
 
 
 def digest_of(*parts: object) -> str:

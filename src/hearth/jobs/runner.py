@@ -14,15 +14,17 @@ from math import inf
 from typing import Any, TypedDict, TypeVar
 
 from hearth.config.settings import BatchSettings, JobSettings, Settings
+from hearth.dialects.errors import render_error
 from hearth.dialects.gojson import LARGE_BYTES
-from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, NotCapable, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
 from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job, rank_of
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import EMULATOR_GONE, JobTable
-from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
+from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, RequestId, Sequence
 
 T = TypeVar("T")
 
@@ -123,6 +125,8 @@ async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorke
     try:
         model = await worker.watch.resolve(job.model)
         new = await asyncio.to_thread(item_of, job, model, settings) if len(job.request) > LARGE_BYTES else item_of(job, model, settings)
+        if new.needs is not None:
+            await worker.watch.check_capable(new.needs)
         if run.given_up is not None:  # there was no item yet that could have been cancelled
             return run.given_up
         run.ticket = worker.submit(new)
@@ -131,7 +135,7 @@ async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorke
     except CallerGone:
         return run.given_up or _CANCELLED
     except HearthError as error:
-        return _after(error, job.attempts, settings.jobs)
+        return _after(error, job, settings.jobs)
     if body is None:
         too_long = "the answer is longer than jobs.max_result_mib allows"
         return JobEnd(state=JobState.FAILED, reason="result_too_large", error=too_long, status=head.status)
@@ -148,12 +152,28 @@ async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorke
     )
 
 
+def _as_answered(error: NotCapable, job: Job) -> JobEnd:
+    """It ends as if the model server had been asked."""
+    answer = render_error(INFERENCE_ROUTES[job.path].dialect, error, RequestId(job.job_id))
+    return JobEnd(
+        state=JobState.FAILED,
+        reason=error.reason,
+        error=error.message,
+        status=answer.status,
+        content_type=answer.headers[0][1].decode("latin-1"),
+        result=answer.body,
+    )
+
+
 def backoff_s(attempts: int) -> float:
     """The pause after so many attempts that failed: 5, 10, 20 ... 300 seconds."""
     return float(min(MAX_BACKOFF_S, RETRY_S * 2.0 ** min(max(0, attempts - 1), 10)))
 
 
-def _after(error: HearthError, attempt: int, jobs: JobSettings) -> JobEnd | Again:
+def _after(error: HearthError, job: Job, jobs: JobSettings) -> JobEnd | Again:
+    attempt = job.attempts
+    if isinstance(error, NotCapable):
+        return _as_answered(error, job)
     if isinstance(error, _NOT_ITS_FAULT):
         return Again(reason=error.reason, counted=False, retry_s=0.0 if isinstance(error, ShuttingDown) else RETRY_S)
     if error.retryable and attempt < jobs.max_attempts:

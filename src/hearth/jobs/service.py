@@ -190,7 +190,7 @@ class TaskDoor:
             request, endpoint: of a type of `jobs.task_types`: the body of an inference route, and which; it is on the disk on return.
             run: of any other type: what to do, on a thread; it does not outlive the process.
 
-        Raises BadRequest, ModelNotFound, QueueFull, ShuttingDown, StorageUnavailable.
+        Raises BadRequest, ModelNotFound, NotCapable, QueueFull, ShuttingDown, StorageUnavailable.
         """
         settings = self._runtime.config.settings
         if task_type not in settings.jobs.task_types:
@@ -201,7 +201,10 @@ class TaskDoor:
             raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
-        model = await self._worker.watch.resolve(envelope_of(path, body, settings).model)
+        envelope = envelope_of(path, body, settings)
+        model = await self._worker.watch.resolve(envelope.model)
+        if envelope.needs is not None:
+            await self._worker.watch.check_capable(envelope.needs)
         listed = settings.priority_map.get(task_type, settings.jobs.priority)
         new = Job(
             job_id=new_id(JOB_PREFIX),
