@@ -1,7 +1,10 @@
-"""What a decision costs while 100 to 100,000 items wait, and how fast the simulator is; `make bench` runs it.
+"""What a decision costs while 100 to 100,000 items wait, or many models are waited for, and how fast the simulator is.
 
 A decision here is one fact with its consequences: an arrival at the end of a long queue, or the end of a run together with the start of
 the next item. The queue keeps its depth: for each item that ends another one arrives. Medians of several rounds, garbage collector off.
+
+Among many models the queue has both lanes and all bands, and a decision is any fact; what is measured is the CPU of all of them together,
+and the longest one. A forecast is what an estimated wait costs there.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ import gc
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 from benchmarks.findings import Finding
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.actions import Action, Dispatch, Load, Unload
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Finished, Input, Loaded, Unloaded
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from tests.scheduling.crowd import Crowd
 from tests.support.workloads import Mix, random_workload
 
 DEPTHS = (100, 1_000, 10_000, 100_000)
@@ -28,6 +33,11 @@ ROUNDS = 7
 DECISIONS = 400
 REQUESTS = 20_000
 NOTHING = Usage()
+FEW, MANY = 3, 100
+STEPS = 100
+MOST_TIMES = 4.0
+MOST_MS = 20.0
+"""That one callback may take of the event loop."""
 
 
 class Queue:
@@ -117,6 +127,61 @@ def _decisions(policy: PolicyName) -> Finding:
     )
 
 
+class _TimedCrowd(Crowd):
+    """Many models, and the most CPU that a decision among them took."""
+
+    longest_s = 0.0
+
+    def tell(self, fact: Input) -> list[str]:
+        began = process_time()
+        said = super().tell(fact)
+        self.longest_s = max(self.longest_s, process_time() - began)
+        return said
+
+
+def _among_models(policy: PolicyName) -> list[Finding]:
+    few, many = _TimedCrowd(FEW, policy=policy.value), _TimedCrowd(MANY, policy=policy.value)
+    few_us, many_us = [median(_live_us(crowd) for _ in range(ROUNDS)) for crowd in (few, many)]
+    decision = Finding(
+        subject="many models",
+        name=f"{policy.value}, a decision among {MANY}",
+        unit="µs CPU",
+        measured=many_us,
+        target=MOST_TIMES * few_us,
+        beside={f"{FEW} models": few_us},
+    )
+    longest_ms = min(_longest_ms(many) for _ in range(ROUNDS))
+    forecast_ms = min(_forecast_ms(many) for _ in range(ROUNDS))
+    callback = Finding(
+        subject="many models",
+        name=f"{policy.value}, longest callback",
+        unit="ms CPU",
+        measured=max(longest_ms, forecast_ms),
+        target=MOST_MS,
+        note=f"decision {longest_ms:.1f}, forecast {forecast_ms:.1f}",
+    )
+    return [decision, callback]
+
+
+def _live_us(crowd: Crowd) -> float:
+    """CPU of a step, in which something ends and something arrives."""
+    began = process_time()
+    crowd.live(STEPS)
+    return (process_time() - began) / STEPS * 1e6
+
+
+def _longest_ms(crowd: _TimedCrowd) -> float:
+    crowd.longest_s = 0.0
+    crowd.live(STEPS)
+    return crowd.longest_s * 1e3
+
+
+def _forecast_ms(crowd: Crowd) -> float:
+    began = process_time()
+    forecast(crowd.state, crowd.now)
+    return (process_time() - began) * 1e3
+
+
 def _simulation(policy: PolicyName) -> Finding:
     """A quiet house is one request every 3 s, an overloaded one ten a second."""
     quiet, overloaded = (_requests_per_s(policy, gap_s) for gap_s in (3.0, 0.1))
@@ -141,6 +206,8 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - has ro
     """Every policy at every depth, then in the simulator."""
     gc.disable()
     try:
-        return [find(policy) for find in (_decisions, _simulation) for policy in PolicyName]
+        found = [_decisions(policy) for policy in PolicyName]
+        found += [finding for policy in PolicyName for finding in _among_models(policy)]
+        return found + [_simulation(policy) for policy in PolicyName]
     finally:
         gc.enable()

@@ -11,6 +11,7 @@ from hearth.scheduling.policies import MOST_TRIPS
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import rare_in_overload, two_agents
 from hearth.types import Band, Lane, Priority
+from tests.scheduling.crowd import Crowd, calls_in
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 from tests.support.cases import for_each
@@ -82,18 +83,12 @@ def test_among_many_models_no_more_are_evicted_than_needed():
 
 
 def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
-    """Function calls, built-in ones included, of twenty arrivals and ends with `depth` items waiting."""
+    """Function calls of twenty arrivals and ends with `depth` items waiting."""
     shell = Shell(settings, resident=("a",), judged=False)
     for number in range(depth):
         shell.arrive("abc"[number % 3], lane=lane, priority=Priority.BACKGROUND, prompt_tokens=number % 90)
-    calls = 0
 
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event.endswith("call")
-
-    sys.setprofile(count)
-    try:
+    def decide() -> None:
         for _ in range(20):
             shell.arrive("a")
             if shell.unloading:
@@ -101,9 +96,8 @@ def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
             shell.finish(min(shell.running))
             if shell.unloading:
                 shell.swap()
-    finally:
-        sys.setprofile(None)
-    return calls
+
+    return calls_in(decide)
 
 
 @for_each(
@@ -116,6 +110,19 @@ def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
 )
 def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(settings: str, lane: Lane) -> None:
     assert calls_of(settings_of(settings), 6_000, lane) <= 1.5 * calls_of(settings_of(settings), 60, lane)
+
+
+@for_each("policy", [policy.value for policy in PolicyName])
+def test_a_decision_among_a_hundred_models_costs_at_most_four_times_that_among_three(policy: str):
+    few, many = Crowd(3, policy=policy), Crowd(100, policy=policy)
+    assert calls_in(lambda: many.live(40)) <= 4 * calls_in(lambda: few.live(40))
+
+
+@for_each("policy", ["adaptive", "cost_aware"])
+def test_with_eight_models_in_memory_a_decision_looks_at_the_others_once_for_each(policy: str):
+    crowd = Crowd(100, policy=policy, size_gb=3.0)
+    crowd.live(100)
+    assert crowd.most <= 8 * 100, "each again after each that cannot start were 5,000 in every band"
 
 
 def test_what_decides_runs_without_the_package_that_settings_are_made_with():

@@ -8,9 +8,10 @@ import pytest
 
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import FEW_RUNS
-from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
+from hearth.scheduling.forecast import HORIZON_ITEMS, MAX_DECISIONS, MAX_WORK, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from tests.scheduling.crowd import Crowd
 from tests.scheduling.shell import Shell
 from tests.scheduling.test_schedules import POOL, Schedule
 from tests.scheduling.worked import happen, settings_of
@@ -61,7 +62,7 @@ def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> 
 )
 def test_items_are_expected_one_after_another_with_what_is_between_them(settings: str, story: str, expected: dict[int, float]):
     shell = taught(settings, story)
-    assert forecast(shell.state, shell.now) == pytest.approx(expected)
+    assert forecast(shell.state, shell.now).starts == pytest.approx(expected)
 
 
 def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_one_that_is_needed_never_seen_loading():
@@ -142,9 +143,18 @@ def test_looking_ahead_changes_nothing():
 )
 def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before(settings: str, story: str, told: range, wait_s: float):
     shell = taught(settings, story.strip("; "))
-    expected = forecast(shell.state, shell.now, asked(shell))
+    expected = forecast(shell.state, shell.now, asked(shell)).starts
     assert len(expected) in told
     assert expected[Sequence(9999)] == pytest.approx(wait_s, rel=0.05)
+
+
+def test_a_forecast_among_a_hundred_models_ends_when_its_work_is_done():
+    shell = Crowd(100, policy="adaptive", size_gb=3.0)
+    found = forecast(shell.state, shell.now, asked(shell, "m7"))
+    assert found.decisions < MAX_DECISIONS
+    assert MAX_WORK <= found.work < MAX_WORK + 12 * 100, "at most the last decision goes beyond"
+    assert len(found.starts) > 10
+    assert found.starts[Sequence(9999)] > max(wait_s for sequence, wait_s in found.starts.items() if sequence != 9999)
 
 
 def test_what_was_foretold_comes_true_when_nobody_else_comes():
@@ -153,7 +163,7 @@ def test_what_was_foretold_comes_true_when_nobody_else_comes():
         shell = taught()
         for _ in range(rng.randint(1, 12)):
             shell.arrive(rng.choice("ab"))
-        expected = dict(forecast(shell.state, shell.now))
+        expected = forecast(shell.state, shell.now).starts
         assert lived(shell) == pytest.approx(expected)
 
 

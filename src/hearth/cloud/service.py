@@ -22,7 +22,6 @@ from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.runtime import all_ended
 from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
-from hearth.queue.forecaster import Forecaster
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.inputs import TimerFired
 from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, usd
@@ -75,7 +74,6 @@ class Cloud:
     ) -> None:
         self._worker, self._backend, self._price_of, self._budget = worker, backend, price_of, budget
         self._runtime, self._registry, self._clock = worker.runtime, worker.registry, worker.runtime.clock
-        self._forecaster = Forecaster(self._runtime.state)
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(self._runtime.events)
         self._stopping = False
@@ -126,7 +124,7 @@ class Cloud:
         if limit_s is None:
             return None
         item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
-        wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
+        wait_s = self._worker.forecaster.wait_s(item, 0, item.arrived_at)
         return "long_wait" if wait_s is not None and wait_s > limit_s else None
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:

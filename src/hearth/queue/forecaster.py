@@ -1,7 +1,9 @@
 """Estimated waits for callers and status at a bounded cost, and what the scheduler has learned, kept over restarts.
 
-The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is that of the last one of its band and model,
-less the time since, plus what serving those takes that arrived in between.
+The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is that of
+the last one of its band and model, less the time since, plus what serving those takes that arrived in
+between. All runs together may cost so much a second (`WORK_PER_S`): where hundreds of models are waited
+for at once, a band and model that was never looked at gets the mean pace of the queue.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
 
 FRESH_S = 0.25
+WORK_PER_S = 60_000.0  # as `Forecast.work`: about a tenth of a processor. As much may be spent at once
 PAUSED_RETRY_S = 30.0
 """Nobody can tell when a pause ends: advice for those who find the queue full meanwhile."""
 
@@ -30,7 +33,7 @@ class _Reading:
     at: float
     wait_s: float
     pace_s: float
-    since: int = 0
+    since: int = 0  # how many were accepted behind it, the one that it was made for included
 
 
 class Forecaster:
@@ -41,6 +44,9 @@ class Forecaster:
         self._readings: dict[tuple[Band, str | None], _Reading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
+        self._pace_s = 0.0  # expected seconds for each item ahead, as of the last newcomer that was looked at
+        self._work_left = WORK_PER_S
+        self._refilled_at = 0.0
 
     def wait_s(self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()) -> float | None:
         """Expected seconds until an item that is being accepted starts, None where nothing answers or its lane is paused.
@@ -54,22 +60,44 @@ class Forecaster:
         following = next((entry for entry in behind if entry.item.model == item.model), None)
         if following is not None:
             return self.starts(now).get(following.item.sequence)
-        line = item.band, item.model
-        reading = self._readings.get(line)
-        if reading is None or now - reading.at >= FRESH_S:
-            model = item.model or self._state.home or ""
-            service_s = self._state.estimates.service_s(item, model)
-            wait_s = forecast(self._state, now, item).get(item.sequence, 0.0) + arriving * service_s
-            pace_s = service_s / self._state.settings.parallel(model)
-            self._readings[line] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
-            return wait_s
-        reading.since += 1
+        reading = self._readings.get((item.band, item.model))
+        if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
+            return self._look(item, arriving, now)
+        if reading is None:
+            return self._pace_s * max(1, self._state.waiting.ahead_of(item.band) + arriving)
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
+
+    def accepted(self, item: QueueItem) -> None:
+        """Count an item whose wait was asked for, and that waits now."""
+        reading = self._readings.get((item.band, item.model))
+        if reading is not None:
+            reading.since += 1
+
+    def _look(self, item: QueueItem, arriving: int, now: float) -> float:
+        """Run the scheduler forward with this item in its line."""
+        state, model = self._state, item.model or self._state.home or ""
+        service_s = state.estimates.service_s(item, model)
+        wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * service_s
+        pace_s = service_s / state.settings.parallel(model)
+        self._readings[item.band, item.model] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
+        self._pace_s = wait_s / max(1, state.waiting.ahead_of(item.band) + arriving)
+        return wait_s
+
+    def _may_look(self, now: float) -> bool:
+        """Is any of the work left that a second has?"""
+        self._work_left = min(WORK_PER_S, self._work_left + (now - self._refilled_at) * WORK_PER_S)
+        self._refilled_at = now
+        return self._work_left > 0
+
+    def _run(self, now: float, newcomer: QueueItem | None = None) -> Mapping[Sequence, float]:
+        found = forecast(self._state, now, newcomer)
+        self._work_left -= found.work
+        return found.starts
 
     def starts(self, now: float) -> Mapping[Sequence, float]:
         """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""
         if now - self._starts_at >= FRESH_S:
-            self._starts, self._starts_at = forecast(self._state, now), now
+            self._starts, self._starts_at = self._run(now), now
         return self._starts
 
     def first_start_s(self, lane: Lane, now: float) -> float:

@@ -129,7 +129,7 @@ class LLMQueueWorker:
         self.doors = AdmissionState()
         self._changes = ChangeCounter()
         self.decisions, self.changes = self._changes.count, self._changes.watch
-        self._forecaster = Forecaster(state)
+        self.forecaster = Forecaster(state)
         self._clock, self._steps = clock, ClockSteps(clock)
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
@@ -172,7 +172,8 @@ class LLMQueueWorker:
     def accept(self, work: ActiveRequest, position: int, *, arriving: int = 0, behind: Several[Entry] = ()) -> Ticket:
         """Add a request with `position` others ahead of it to the registry; `arriving`, `behind` as for `Forecaster.wait_s`."""
         item, now = work.item, self._clock.monotonic()
-        wait_s = self._forecaster.wait_s(item, arriving, now, behind)
+        wait_s = self.forecaster.wait_s(item, arriving, now, behind)
+        self.forecaster.accepted(item)
         self.registry.add(work, position, now)
         return Ticket(
             sequence=item.sequence,
@@ -205,7 +206,7 @@ class LLMQueueWorker:
             raise QueueFull(text, retry_after_s=self._first_start_s(lane))
 
     def _first_start_s(self, lane: Lane) -> float:
-        return self._forecaster.first_start_s(lane, self._clock.monotonic())
+        return self.forecaster.first_start_s(lane, self._clock.monotonic())
 
     async def enqueue_internal(
         self,
@@ -313,7 +314,7 @@ class LLMQueueWorker:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.queue.status`."""
         now = self._clock.monotonic()
         wall_s = self._clock.wall() - now
-        shown = status.status(self.scheduler.state, self.tracker, self._forecaster.starts(now), now, wall_s)
+        shown = status.status(self.scheduler.state, self.tracker, self.forecaster.starts(now), now, wall_s)
         return shown | self._extra_status()
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:

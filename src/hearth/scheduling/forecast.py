@@ -7,9 +7,8 @@ future arrivals, callers who leave, and how long this very answer will get. Read
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hearth.scheduling import inputs
@@ -22,26 +21,37 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Lane, QueueItem, Sequence, Usage
 
-HORIZON_ITEMS = 100  # so many waiting items are run forward (3 to 5 ms); what stands behind them is reckoned from their mean pace
+HORIZON_ITEMS = 100  # so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their mean pace
 MAX_DECISIONS = 108
-"""A policy that swaps for each item needs more decisions than this for so many: then fewer are run forward, for at most 5 ms."""
+"""A policy that swaps for each item needs more decisions than this for so many: then fewer are run forward."""
+MAX_WORK = 6_000
+"""The same where each decision has many models to choose from, in candidates that are compared (a thousand take 1 to 2 ms)."""
+DECISION_WORK = 40  # what a decision costs beside its candidates
 
 
-def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Mapping[Sequence, float]:
-    """Seconds from `now` until each of the first waiting items is started, and a newcomer that the state has not seen yet.
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was found, and at what cost."""
 
-    By sequence; empty while nothing answers or starts.
-    """
+    # seconds until each of the first waiting items is started, and the newcomer, by sequence; empty while nothing answers or starts
+    starts: dict[Sequence, float] = field(default_factory=dict)
+    decisions: int = 0
+    work: int = 0  # candidates compared, `DECISION_WORK` for each decision included
+
+
+def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Forecast:
+    """Run the scheduler forward from `now`; `newcomer`: an item that the state has not seen yet."""
     if state.down_since is not None or state.draining:
-        return {}
+        return Forecast()
     shadow = _Shadow(state, state.waiting.first(HORIZON_ITEMS), now)
     ahead = 0 if newcomer is None else state.waiting.ahead_of(newcomer.band)
     if newcomer is not None and ahead < HORIZON_ITEMS:
         shadow.report(inputs.Arrived(item=newcomer), now)
-    starts = shadow.run()
+    found = shadow.run()
     if newcomer is not None:
+        starts = found.starts
         starts.setdefault(newcomer.sequence, max(starts.values(), default=0.0) * max(1.0, ahead / max(1, len(starts))))
-    return starts
+    return found
 
 
 def remaining_s(entry: Entry, now: float) -> float:
@@ -61,6 +71,7 @@ class _Shadow:
         self._brain = Scheduler(state.settings)
         self._began_at = now
         self._order = count()
+        self._decisions = 0
         self._due: list[tuple[float, int, Input]] = []
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
@@ -100,19 +111,22 @@ class _Shadow:
 
     def report(self, fact: Input, at: float) -> None:
         """Have the copy take a decision, and expect what it orders to come true in due time."""
+        self._decisions += 1
         if isinstance(fact, inputs.Arrived):
             self._open.add(fact.item.sequence)
         for action in self._brain.handle(fact, at):
             self._expect(action, at)
 
-    def run(self) -> dict[Sequence, float]:
-        """Seconds until the start of each item that is started."""
-        for _ in range(MAX_DECISIONS):
-            if not self._open or not self._due:
-                break
+    def run(self) -> Forecast:
+        """Go on until all has started, or as far as the work allows."""
+        while self._open and self._due and self._decisions < MAX_DECISIONS and self._work < MAX_WORK:
             at, _, fact = heapq.heappop(self._due)
             self.report(fact, at)
-        return self._starts
+        return Forecast(self._starts, self._decisions, self._work)
+
+    @property
+    def _work(self) -> int:
+        return DECISION_WORK * self._decisions + self._brain.state.looked_at
 
     def _expect(self, action: Action, now: float) -> None:
         state = self._brain.state

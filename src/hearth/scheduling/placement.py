@@ -24,14 +24,14 @@ goes in order, so that a large prompt is not passed for ever. Chosen items start
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
-from hearth.scheduling.policies import POLICIES, Candidate
+from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
-from hearth.scheduling.residency import Resident
+from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import BANDS, Entry
 from hearth.types import Band
@@ -50,7 +50,20 @@ Lines = Mapping[str | None, list[Entry]]
 class Placement:
     """One pass; made for one decision and thrown away."""
 
-    __slots__ = ("_actions", "_claimed", "_evicting", "_now", "_policy", "_residents", "_room_wanted", "_state", "_unsettled")
+    __slots__ = (
+        "_actions",
+        "_candidates",
+        "_claimed",
+        "_evicting",
+        "_evictions",
+        "_least_mib",
+        "_now",
+        "_policy",
+        "_residents",
+        "_room_wanted",
+        "_state",
+        "_unsettled",
+    )
 
     def __init__(self, state: State, now: float) -> None:
         state.held_until = None
@@ -63,6 +76,9 @@ class Placement:
         self._room_wanted = False
         self._actions: list[Action] = []
         self._unsettled: list[Resident] = []
+        self._candidates: Candidates | None = None  # of the band that is being served; None once what they rest on has changed
+        self._evictions: Evictions | None = None  # while these are claimed; None once that or a resident has changed
+        self._least_mib: float | None = None  # see `_may_come`
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
@@ -73,7 +89,7 @@ class Placement:
         pinned = state.pinned
         for band, lines in zip(BANDS, state.waiting.lines, strict=True):
             if band is _INTERRUPTED and pinned is not None:
-                self._claimed.add(pinned)
+                self._claim(pinned)
             if lines and not (state.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
         self._unload_suspects()
@@ -84,11 +100,12 @@ class Placement:
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or its turn has not come."""
         residency, task_type = self._state.residency, None if waiter is None else waiter.item.task_type
-        evict = residency.eviction_for(model, self._claimed, task_type)
-        if self._room_wanted or evict is None or self._left_alone(model):
+        evict = None if self._room_wanted else self._found_evictions.find(model, task_type)
+        if evict is None or self._left_alone(model):
             return
         self._room_wanted = True
         self._evicting.update(evict)
+        self._candidates = None
         running = [entry for name in evict for entry in self._residents[name].running.values()]
         if running:
             if waiter is not None:
@@ -136,56 +153,102 @@ class Placement:
             if model not in self._residents and (beside or state.at_rest):
                 self.make_room(model, "owner")
 
+    def _claim(self, model: str) -> None:
+        """Nothing less urgent may have this model unloaded."""
+        if model not in self._claimed:
+            self._claimed.add(model)
+            self._candidates = self._evictions = None
+
+    @property
+    def _found_evictions(self) -> Evictions:
+        if self._evictions is None:
+            self._evictions = Evictions(self._state.residency, self._claimed)
+        return self._evictions
+
+    def _may_come(self, keep: Collection[str]) -> bool:
+        """May a swap begin for anything that waits, if whatever else had to go could?"""
+        if self._room_wanted:
+            return False
+        if self._least_mib is None:
+            self._least_mib = self._state.residency.least_mib(chain.from_iterable(self._state.waiting.lines))
+        return self._state.residency.could_come(self._least_mib, keep)
+
+    def _is_saturated(self) -> bool:
+        """Is every slot taken, so that no external item can be served, evict a resident, or come beside it?"""
+        for resident in self._residents.values():
+            if not resident.running or resident.free_slots > 0:
+                return False
+        return bool(self._residents) and not self._may_come(self._residents.keys())
+
     def _serve_band(self, band: Band, lines: Lines) -> None:
-        """Serve line by line, until each is empty or has to wait."""
+        """Serve line by line, until each is empty or has to wait. Once no swap can begin, only what is in memory is looked at."""
         for resident in self._unsettled:
             if not resident.settled and resident.phase == "ready":
                 best = self._state.waiting.best_band(resident.model)
                 if best is not None and (best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))):
-                    self._claimed.add(resident.model)
-        going, is_external = dict(lines), band in EXTERNAL_BANDS
-        while going and not (is_external and self._state.residency.saturated(chain.from_iterable(self._state.waiting.lines))):
-            chosen, why = self._choose(band, [line[0] for line in going.values()])
+                    self._claim(resident.model)
+        models, self._candidates = list(lines), None
+        while models := self._servable(band, models):
+            if self._candidates is None:
+                self._candidates = self._heads(band, [lines[model][0] for model in models])
+            chosen, why = self._choose(band, self._candidates)
             if chosen is None:
                 break
-            model = chosen.item.model
-            if not self._serve(band, chosen, why) or model not in lines:
-                del going[model]
+            model = chosen.entry.item.model
+            if not self._serve(band, chosen.entry, why) or model not in lines:
+                models.remove(model)
+                if self._candidates is not None:
+                    self._candidates.remove(chosen)
+
+    def _servable(self, band: Band, models: list[str | None]) -> list[str | None]:
+        """The models of those lines of a band that may be served now: where no swap can begin, of what is in memory."""
+        if band in EXTERNAL_BANDS and self._is_saturated():
+            return []
+        if self._candidates is not None or self._may_come(self._claimed):
+            return models
+        return [model for model in models if model is None or model in self._residents]
+
+    def _heads(self, band: Band, heads: list[Entry]) -> Candidates:
+        evictions, found = self._found_evictions, Candidates([], [])
+        for entry in heads:
+            resident = self._stays(entry.item.model)
+            candidate = Candidate(entry, self._state, band, self._now, resident=resident, evictions=evictions)
+            (found.served if resident else found.others).append(candidate)
+        return found
 
     def _insists(self, model: str) -> bool:
         """Does the first item that waits for what was just loaded, an external one, start whoever else wants the memory?"""
         entry = self._state.waiting.entries(model)[0]
         return protected(self._state, entry) and not self._state.paused and not self._state.is_held(entry, self._now)
 
-    def _choose(self, band: Band, heads: list[Entry]) -> tuple[Entry | None, SwapReason]:
+    def _choose(self, band: Band, candidates: Candidates) -> tuple[Candidate | None, SwapReason]:
         """The head to serve next; None: the policy holds what is in memory, and nothing that remains of the band is served."""
+        self._state.looked_at += len(candidates)
         if self._unsettled:
             unsettled = {resident.model for resident in self._unsettled if not resident.settled and self._is_usable(resident)}
-            served_first = [entry for entry in heads if entry.item.model in unsettled]
-            if served_first:
-                return min(served_first, key=lambda entry: entry.key), "waiting"
+            served_first = first(each for each in candidates.served if each.entry.item.model in unsettled)
+            if served_first is not None:
+                return served_first, "waiting"
         if self._state.cleared_for is not None:
             model, why = self._state.cleared_for
-            expected = next((entry for entry in heads if entry.item.model == model), None)
+            expected = next((each for each in candidates if each.entry.item.model == model), None)
             if expected is not None:
                 return expected, why
-        state, now = self._state, self._now
-        candidates = [Candidate(entry, state, band, now, resident=self._stays(entry.item.model), keep=self._claimed) for entry in heads]
         overdue = self._overdue(candidates)
         if overdue is not None:
-            return overdue.entry, "overdue"
-        choice = self._policy.choose(candidates, state, now)
+            return overdue, "overdue"
+        choice = self._policy.choose(candidates, self._state, self._now)
         if isinstance(choice, Candidate):
-            return choice.entry, "waiting"
+            return choice, "waiting"
         self._hold(band, choice)
         return None, "waiting"
 
-    def _overdue(self, candidates: list[Candidate]) -> Candidate | None:
+    def _overdue(self, candidates: Candidates) -> Candidate | None:
         """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
         forces, limit_s = self._policy.forces, self._state.settings.scheduling.max_swap_wait_s
         if forces is None:
             return None
-        needy = [each for each in candidates if not each.resident and each.entry.item.model is not None]
+        needy = (each for each in candidates.others if each.entry.item.model is not None)
         oldest = min(needy, key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence), default=None)
         if oldest is None or self._now - oldest.entry.item.arrived_at < limit_s:
             return None
@@ -199,7 +262,8 @@ class Placement:
         self._state.held_until = until
         self._state.wake_at(until)
         if band in EXTERNAL_BANDS:
-            self._claimed.update(self._residents)
+            for model in self._residents:
+                self._claim(model)
         else:
             self._evicting.update(self._residents)
             self._room_wanted = True
@@ -227,10 +291,10 @@ class Placement:
         elif self._is_usable(resident):
             if resident.free_slots > 0:
                 return self._admit(entry, resident)
-            self._claimed.add(model)
+            self._claim(model)
             self._actions += yield_slots(self._state, entry, [resident], band, self._now)
         elif resident.phase == "loading":
-            self._claimed.add(model)
+            self._claim(model)
         return False
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
@@ -250,9 +314,10 @@ class Placement:
     def _admit(self, head: Entry, resident: Resident) -> bool:
         """Start the next round of a line; False while the prompts of the last one are being read."""
         chosen = next_round(self._state, head, resident, self._now)
+        self._candidates = self._evictions = None
         self._actions += [_start(self._state, entry, resident, self._now) for entry in chosen]
         if not chosen:
-            self._claimed.add(resident.model)
+            self._claim(resident.model)
         return bool(chosen)
 
     def _left_alone(self, model: str) -> bool:

@@ -34,17 +34,17 @@ swapping because of age would make all of them older. Rules 1b and 2 take at mos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, inf
 from types import MappingProxyType
 from typing import NamedTuple
 
 from hearth.config import PolicyName
 from hearth.scheduling.estimates import Habit
+from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry
+from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band
 
 PATIENCE = 3.0  # a request is late when it has waited this many times what serving the whole band takes
@@ -66,49 +66,80 @@ UNKNOWN_SHARE = 0.02
 MIN_GAPS = 3  # with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are common in random traffic
 
 
-class Cost(NamedTuple):
-    """What serving a line would mean, in expected seconds."""
+class Work(NamedTuple):
+    """What waits in a line."""
 
     waiting: int  # requests for the model in this band and in more urgent ones
-    work_s: float  # of serving them
+    work_s: float  # of serving them, in expected seconds
+
+
+class SwapCost(NamedTuple):
+    """What bringing a model in would mean, in expected seconds."""
+
     evicts: tuple[str, ...] = ()  # models to unload first; none if it fits beside them, or cannot be loaded now
     swap_s: float = 0.0  # until the model is loaded; 0 if it is
     trip_s: float = 0.0  # of the swap and the swap back: the round trip
 
 
-class Candidate:
-    """The head of a line at one instant."""
+NO_SWAP = SwapCost()
 
-    def __init__(self, entry: Entry, state: State, band: Band, now: float, *, resident: bool, keep: Collection[str]) -> None:
+
+class Candidate:
+    """The head of a line at one instant. What its line and its swap mean is reckoned once, when that is first asked for."""
+
+    __slots__ = ("_band", "_evictions", "_now", "_state", "_swap", "_work", "entry", "model", "resident")
+
+    def __init__(self, entry: Entry, state: State, band: Band, now: float, *, resident: bool, evictions: Evictions) -> None:
         self.entry = entry
         self.resident = resident  # its model is in memory, or on its way in, and stays
         self.model = entry.item.model or state.home or ""  # what it runs on
-        self._state, self._band, self._now, self._keep = state, band, now, keep
+        self._state, self._band, self._now, self._evictions = state, band, now, evictions
+        self._work: Work | None = None
+        self._swap: SwapCost | None = NO_SWAP if resident else None
 
-    @cached_property
-    def cost(self) -> Cost:
-        """Reckoned when it is first asked for."""
-        state, item, model = self._state, self.entry.item, self.model
-        waiting = state.waiting.up_to(self._band, item.model)
-        work_s = ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model)
-        if self.resident:
-            return Cost(waiting, work_s)
-        evicts = state.residency.eviction_for(model, self._keep, item.task_type) or ()
-        expected_s = state.estimates.swap_s
-        swap_s = max([expected_s(origin, model) for origin in evicts]) if evicts else expected_s("", model)
-        return Cost(waiting, work_s, evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts]))
+    @property
+    def work(self) -> Work:
+        if self._work is None:
+            state, model = self._state, self.model
+            waiting = state.waiting.up_to(self._band, self.entry.item.model)
+            self._work = Work(waiting, ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model))
+        return self._work
+
+    @property
+    def swap(self) -> SwapCost:
+        if self._swap is None:
+            model, expected_s = self.model, self._state.estimates.swap_s
+            evicts = self._evictions.find(model, self.entry.item.task_type) or ()
+            swap_s = max([expected_s(origin, model) for origin in evicts]) if evicts else expected_s("", model)
+            self._swap = SwapCost(evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts]))
+        return self._swap
 
     def in_memory_s(self) -> float:
         """How long the youngest of what it evicts has been in memory."""
         residents = self._state.residency.residents
-        return min((self._now - residents[name].loaded_at for name in self.cost.evicts), default=0.0)
+        return min([self._now - residents[name].loaded_at for name in self.swap.evicts], default=0.0)
 
     def may_evict(self, least: float = 0.0) -> bool:
         """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
-        return all(earned(self._state, name, self.model, self._now, least) for name in self.cost.evicts)
+        return all(earned(self._state, name, self.model, self._now, least) for name in self.swap.evicts)
 
 
-Candidates = Sequence[Candidate]
+@dataclass(slots=True)
+class Candidates:
+    """The heads of a band that are still to be chosen from."""
+
+    served: list[Candidate]  # those that need no swap
+    others: list[Candidate]
+
+    def __iter__(self) -> Iterator[Candidate]:
+        yield from self.served
+        yield from self.others
+
+    def __len__(self) -> int:
+        return len(self.served) + len(self.others)
+
+    def remove(self, candidate: Candidate) -> None:
+        (self.served if candidate.resident else self.others).remove(candidate)
 
 
 def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
@@ -121,24 +152,23 @@ def earned(state: State, resident: str, target: str, now: float, least: float = 
     return now - state.residency.residents[resident].loaded_at >= factor * swap_s
 
 
-def first(candidates: Candidates) -> Candidate | None:
+def first(candidates: Iterable[Candidate]) -> Candidate | None:
     """The one that is first in the band, None of none."""
-    return min(candidates, key=lambda candidate: candidate.entry.key, default=None)
+    return min(candidates, key=_key, default=None)
 
 
-def split(candidates: Candidates) -> tuple[list[Candidate], list[Candidate]]:
-    """Those that need no swap, and those that do."""
-    return [each for each in candidates if each.resident], [each for each in candidates if not each.resident]
+def _key(candidate: Candidate) -> Key:
+    return candidate.entry.key
 
 
 def fifo(candidates: Candidates, _state: State, _now: float) -> Candidate:
     """The item that is first in the band."""
-    return min(candidates, key=lambda candidate: candidate.entry.key)
+    return min(candidates, key=_key)
 
 
 def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
     """The first item that needs no swap; where all need one, the first item of the band."""
-    return min(candidates, key=lambda candidate: (not candidate.resident, candidate.entry.key))
+    return min(candidates.served or candidates.others, key=_key)
 
 
 def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
@@ -149,11 +179,10 @@ def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: fl
 
 def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:
     """See the module docstring."""
-    served, others = split(candidates)
-    swap_at = inf
-    for other in sorted(others, key=lambda candidate: candidate.entry.key):
+    served, swap_at = candidates.served, inf
+    for other in sorted(candidates.others, key=_key):
         at = _swaps_at(other, state, now)
-        if at <= now and (not served or not other.cost.evicts or other.may_evict()):
+        if at <= now and (not served or not other.swap.evicts or other.may_evict()):
             return other
         swap_at = min(swap_at, at)
     return first(served) or swap_at
@@ -166,67 +195,84 @@ def _swaps_at(candidate: Candidate, state: State, now: float) -> float:
     """
     rules, arrived_at = state.settings.scheduling.cost_aware, candidate.entry.item.arrived_at
     stale_at = arrived_at + rules.max_wait_s
-    if not candidate.cost.evicts:
+    if not candidate.swap.evicts:
         return now
-    window_ends_at = now - candidate.in_memory_s() + max(candidate.cost.swap_s, rules.min_active_s)
+    window_ends_at = now - candidate.in_memory_s() + max(candidate.swap.swap_s, rules.min_active_s)
     if now < window_ends_at:
         return min(stale_at, window_ends_at)
-    if candidate.cost.waiting >= max(1, ceil(rules.amortization_factor * candidate.cost.swap_s)):
+    if candidate.work.waiting >= max(1, ceil(rules.amortization_factor * candidate.swap.swap_s)):
         return now
     return min(stale_at, arrived_at + rules.coalesce_window_s)
 
 
 def time_slice(candidates: Candidates, state: State, _now: float) -> Candidate:
     """See the module docstring."""
-    served, others = split(candidates)
-    own, following = first(served), first(others)
-    if own is None or following is None:
-        return own or following or candidates[0]
-    if not following.cost.evicts:
+    others = candidates.others
+    own, following = first(candidates.served), first(others)
+    if following is None or own is None:
+        return min(candidates, key=_key)
+    if not following.swap.evicts:
         return following
     factor = state.settings.scheduling.time_slice.min_slice_factor
-    round_s = factor * (following.cost.swap_s + sum(other.cost.swap_s for other in others))
-    share = own.cost.work_s / max(own.cost.work_s + sum(other.cost.work_s for other in others), 1e-9)
-    is_over = following.in_memory_s() >= max(factor * following.cost.swap_s, share * round_s)
-    return following if is_over and following.may_evict() else own
+    if following.in_memory_s() < factor * following.swap.swap_s or not following.may_evict():
+        return own
+    round_s = factor * (following.swap.swap_s + sum(other.swap.swap_s for other in others))
+    share = own.work.work_s / max(own.work.work_s + sum(other.work.work_s for other in others), 1e-9)
+    return following if following.in_memory_s() >= share * round_s else own
 
 
 def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:
     """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
-    waited_s = now - oldest.entry.item.arrived_at
-    backlog_s = sum(each.cost.work_s + state.estimates.swap_s("", each.model) for each in candidates)
-    patience_s = max(state.settings.scheduling.max_swap_wait_s, PATIENCE * backlog_s)
-    served, _ = split(candidates)
+    waited_s, served = now - oldest.entry.item.arrived_at, candidates.served
     if not served:
-        return waited_s >= (patience_s if oldest.may_evict() else 2 * patience_s)
-    if waited_s >= patience_s and oldest.may_evict(LEAVING_FACTOR):
+        return _is_past_patience(waited_s if oldest.may_evict() else waited_s / 2, candidates, state)
+    if not oldest.may_evict(MOST_TRIPS):
+        return False
+    if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, candidates, state):
         return True
-    if waited_s < MOST_TRIPS * oldest.cost.trip_s or not oldest.may_evict(MOST_TRIPS):
+    if waited_s < MOST_TRIPS * oldest.swap.trip_s:
         return False
     loaded = [state.residency.residents.get(each.entry.item.model or "") for each in served]
-    return not any(each is None or own.cost.waiting < each.waiting_at_load for own, each in zip(served, loaded, strict=True))
+    return not any(each is None or own.work.waiting < each.waiting_at_load for own, each in zip(served, loaded, strict=True))
+
+
+def _is_past_patience(waited_s: float, candidates: Candidates, state: State) -> bool:
+    """Is this at least `max_swap_wait_s`, and `PATIENCE` times what serving all candidates takes? Reckons no further than needed."""
+    if waited_s < state.settings.scheduling.max_swap_wait_s:
+        return False
+    backlog_s = 0.0
+    for each in candidates:
+        backlog_s += each.work.work_s + state.estimates.swap_s("", each.model)
+        if PATIENCE * backlog_s > waited_s:
+            return False
+    return True
 
 
 def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | float:
     """Rules 2 and 3 of the module docstring."""
-    served, others = split(candidates)
-    own = first(served)
+    others, own = candidates.others, first(candidates.served)
     if own is not None:
         loaded = state.residency.residents.get(own.entry.item.model or "")
         is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)  # it has not even earned its own coming
-        best = None if is_young else max(others, key=_gain, default=None)
+        best = None if is_young or not _any_left(state, now) else max(others, key=_gain, default=None)
         return own if best is None or not _leaves(own, best) else best
     best = max(others, key=_gain)
-    evicts = best.cost.evicts
+    evicts = best.swap.evicts
     swaps_at_once = evicts and state.residency.swap is None and not any(map(state.runs_on, evicts))
     until = held_until(best, candidates, state, now) if swaps_at_once else None
     return best if until is None or until <= now else until
 
 
+def _any_left(state: State, now: float) -> bool:
+    """May anything in memory have been there long enough to be left while it has work? If not, no candidate need be reckoned."""
+    residents, swap_s = state.residency.residents.values(), state.estimates.swap_s
+    return any(now - each.loaded_at >= LEAVING_FACTOR * swap_s("", each.model) for each in residents)
+
+
 def _gain(candidate: Candidate) -> tuple[float, float, int]:
     """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
     item = candidate.entry.item
-    return (candidate.cost.waiting / max(2 * candidate.cost.swap_s + candidate.cost.work_s, 1e-9), -item.arrived_at, -item.sequence)
+    return (candidate.work.waiting / max(2 * candidate.swap.swap_s + candidate.work.work_s, 1e-9), -item.arrived_at, -item.sequence)
 
 
 def _leaves(own: Candidate, other: Candidate) -> bool:
@@ -235,9 +281,9 @@ def _leaves(own: Candidate, other: Candidate) -> bool:
     Served first, the other's items are spared the work of this line, while this line's wait for the round trip and the other's work; the
     trip itself delays everybody.
     """
-    if not other.cost.evicts or not other.may_evict(LEAVING_FACTOR):
+    if not other.swap.evicts or not other.may_evict(LEAVING_FACTOR):
         return False
-    ours, theirs, trip_s = own.cost, other.cost, other.cost.trip_s
+    ours, theirs, trip_s = own.work, other.work, other.swap.trip_s
     lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (ours.waiting + theirs.waiting)
     return theirs.waiting * ours.work_s > lost_s
 
@@ -245,11 +291,11 @@ def _leaves(own: Candidate, other: Candidate) -> bool:
 def held_until(best: Candidate, candidates: Candidates, state: State, now: float) -> float | None:
     """Until when what the best one evicts should be held while all of these wait; None where it should not."""
     oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
-    if oldest_s > OLDEST_TRIPS * best.cost.trip_s:
+    if oldest_s > OLDEST_TRIPS * best.swap.trip_s:
         return None
-    waiting = sum(candidate.cost.waiting for candidate in candidates)
-    habits = (habit for name in best.cost.evicts for habit in state.arrivals.habits(name))  # of those who used last what it evicts
-    found = (_comes_back_by(habit, now, best.cost.trip_s, waiting) for habit in habits)
+    waiting = sum(candidate.work.waiting for candidate in candidates)
+    habits = (habit for name in best.swap.evicts for habit in state.arrivals.habits(name))  # of those who used last what it evicts
+    found = (_comes_back_by(habit, now, best.swap.trip_s, waiting) for habit in habits)
     return max((until for until in found if until is not None), default=None)
 
 

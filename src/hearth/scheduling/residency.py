@@ -7,7 +7,7 @@ resident does, so it cannot leak or go negative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -152,43 +152,31 @@ class Residency:
         resident = self.residents.get(model)
         return resident if resident is not None and resident.serves else None
 
-    def saturated(self, wanted: Iterable[str | None]) -> bool:
-        """Is every slot taken, so that none of the wanted models can be served, evict a resident, or come beside it?"""
-        residents = self.residents.values()
-        for resident in residents:
-            if not resident.running or len(resident.running) < resident.parallel:
-                return False
-        room = self.room_mib
-        if not residents or room == inf:
-            return False
-        if room is None or any(resident.reserved_mib is None for resident in residents):
-            return True
-        free_mib = room - sum([resident.reserved_mib or 0.0 for resident in residents])
-        absent = [model for model in wanted if model is not None and model not in self.residents]
-        return not any(self._least_mib(model) <= free_mib for model in absent)
+    def least_mib(self, wanted: Iterable[str | None]) -> float:
+        """The least that one of these may get by with that is not in memory, if it is loaded for the most modest task."""
+        residents = self.residents
+        absent = [model for model in wanted if model is not None and model not in residents]
+        if not absent:
+            return inf
+        needs = [need for need in map(self.need_mib, absent) if need is not None]
+        return min([*needs, *[gb * MIB_PER_GB for gb in self._settings.gpu.task_vram_gb.values()]], default=inf)
 
-    def _least_mib(self, model: str) -> float:
-        """What it may get by with, if it is loaded for the most modest task; infinite where that is unknown."""
-        need, budgets_gb = self.need_mib(model), self._settings.gpu.task_vram_gb.values()
-        return min([inf if need is None else need, *[gb * MIB_PER_GB for gb in budgets_gb]])
+    def could_come(self, least_mib: float, keep: Collection[str]) -> bool:
+        """Could something that is not in memory and needs at least so much come at all while these stay?"""
+        room, staying = self.room_mib, [self.residents[model] for model in keep if model in self.residents]
+        if not staying or room == inf:
+            return True
+        if room is None or any(resident.reserved_mib is None for resident in self.residents.values()):
+            return False
+        return least_mib <= room - _freed_mib(staying)
 
     def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
         """The smallest set of residents that must go so that `model` can come; None when only evicting something in `keep` would help."""
-        room, need = self.room_mib, self.need_mib(model, task_type)
-        if room == inf and self._alone.isdisjoint((model, *self.residents)):
-            return ()
-        others = [resident for resident in self.residents.values() if resident.model != model]
-        kept = set(keep)
-        if room is None or need is None or need > room or any(resident.reserved_mib is None for resident in others):
-            return None if any(resident.model in kept for resident in others) else tuple(sorted(r.model for r in others))
-        needed = need - (room - sum(resident.reserved_mib or 0.0 for resident in others))
-        if needed <= 0:
-            return ()
-        candidates = [resident for resident in others if resident.model not in kept]
-        if len(candidates) < 2:
-            return (candidates[0].model,) if _freed_mib(candidates) >= needed else None
-        latest = max(resident.last_used_at for resident in candidates)
-        return _fewest(candidates, needed, {resident.model: self.missed_s(resident.model, latest) for resident in candidates})
+        return Evictions(self, keep).find(model, task_type)
+
+    def is_alone(self, model: str) -> bool:
+        """Must it be loaded beside no other?"""
+        return model in self._alone
 
     def used(self, resident: Resident, now: float) -> None:
         """A model is loaded or given an item: it was used now, and is used more often than was known."""
@@ -293,20 +281,75 @@ class Residency:
             self.swap = None
 
 
-def _fewest(candidates: list[Resident], needed_mib: float, missed_s: Mapping[str, float]) -> tuple[str, ...] | None:
-    """The set with the fewest members that frees enough; among equals idle ones, then the least missed, then the least recently used."""
+class Evictions:
+    """What must go so that a model can come, while `keep` stays. Good until a resident changes or something else has to stay.
 
-    def missed(chosen: Iterable[Resident]) -> tuple[int, float]:
-        return sum(bool(r.running) for r in chosen), sum(missed_s[r.model] for r in chosen)
+    Everything that needs the same memory has the same models in its way, so that is found once.
+    """
 
-    largest = sorted(candidates, key=lambda r: (-(r.reserved_mib or 0.0), *missed((r,)), r.last_used_at, r.model))
-    enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)
-    if enough is None:
-        return None
-    order = sorted(candidates, key=lambda r: (*missed((r,)), r.last_used_at, r.model))
-    tried = islice(combinations(order, enough), MAX_SETS)
-    best = min((chosen for chosen in tried if _freed_mib(chosen) >= needed_mib), key=missed, default=largest[:enough])
-    return tuple(resident.model for resident in best)
+    def __init__(self, residency: Residency, keep: Iterable[str]) -> None:
+        self._residency = residency
+        self._keep = frozenset(keep)
+        self._found: dict[float | None, tuple[str, ...] | None] = {}
+        self._choices: _Choices | None = None
+
+    def find(self, model: str, task_type: str | None = None) -> tuple[str, ...] | None:
+        """See `Residency.eviction_for`."""
+        residency = self._residency
+        need = residency.need_mib(model, task_type)
+        if model in residency.residents or residency.is_alone(model):
+            return self._search(model, need)
+        if need not in self._found:
+            self._found[need] = self._search(model, need)
+        return self._found[need]
+
+    def _search(self, model: str, need: float | None) -> tuple[str, ...] | None:
+        residency = self._residency
+        room, residents = residency.room_mib, residency.residents
+        if room == inf and not any(map(residency.is_alone, (model, *residents))):
+            return ()
+        others = [resident for resident in residents.values() if resident.model != model]
+        if room is None or need is None or need > room or any(resident.reserved_mib is None for resident in others):
+            return None if any(r.model in self._keep for r in others) else tuple(sorted(r.model for r in others))
+        needed = need - (room - _freed_mib(others))
+        if needed <= 0:
+            return ()
+        candidates = [resident for resident in others if resident.model not in self._keep]
+        if len(candidates) < 2:
+            return (candidates[0].model,) if _freed_mib(candidates) >= needed else None
+        if model in residents:
+            return _Choices(residency, candidates).fewest(needed)
+        if self._choices is None:
+            self._choices = _Choices(residency, candidates)
+        return self._choices.fewest(needed)
+
+
+class _Choices:
+    """The sets of these residents that may go."""
+
+    def __init__(self, residency: Residency, candidates: list[Resident]) -> None:
+        latest = max(resident.last_used_at for resident in candidates)
+        self._missed_s = {resident.model: residency.missed_s(resident.model, latest) for resident in candidates}
+        self._order = sorted(candidates, key=lambda r: (*self._missed((r,)), r.last_used_at, r.model))
+        self._largest = sorted(self._order, key=lambda r: -(r.reserved_mib or 0.0))
+        self._by_size: dict[int, list[tuple[Resident, ...]]] = {}
+
+    def fewest(self, needed_mib: float) -> tuple[str, ...] | None:
+        """The set with the fewest members that frees enough.
+
+        Among equals those of idle ones, then the least missed, then the least recently used.
+        """
+        largest = self._largest
+        enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)
+        if enough is None:
+            return None
+        if enough not in self._by_size:
+            self._by_size[enough] = sorted(islice(combinations(self._order, enough), MAX_SETS), key=self._missed)
+        best = next((chosen for chosen in self._by_size[enough] if _freed_mib(chosen) >= needed_mib), largest[:enough])
+        return tuple(resident.model for resident in best)
+
+    def _missed(self, chosen: Iterable[Resident]) -> tuple[int, float]:
+        return sum(bool(r.running) for r in chosen), sum(self._missed_s[r.model] for r in chosen)
 
 
 def _freed_mib(residents: Iterable[Resident]) -> float:

@@ -56,6 +56,7 @@ class State:
     installed: frozenset[str] | None = None  # what the model server has listed, in lower case; None before its first list
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
     next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
+    looked_at: int = 0  # candidates that were compared in all choices so far, which is what decisions cost
 
     @property
     def running(self) -> list[Entry]:

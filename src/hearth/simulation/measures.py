@@ -150,7 +150,7 @@ class Estimating:
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            estimated_s = forecast(self._scheduler.state, now, fact.item).get(fact.item.sequence)
+            estimated_s = forecast(self._scheduler.state, now, fact.item).starts.get(fact.item.sequence)
             if estimated_s is not None:
                 self._open[fact.item.sequence] = (now, estimated_s)
         actions = self._scheduler.handle(fact, now)

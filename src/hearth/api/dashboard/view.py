@@ -16,7 +16,6 @@ from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.service import Jobs
 from hearth.observability.requests import DEPTH_STEP_S
-from hearth.queue.forecaster import Forecaster
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
@@ -89,7 +88,6 @@ class View:
         self._state = gateway.worker.scheduler.state
         self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
-        self._forecaster = Forecaster(self._state)
         uptime_s = gateway.health()["uptime_s"]
         self._started = round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
 
@@ -224,7 +222,7 @@ class View:
         before = self._starts
         self._starts = {  # one that has moved by less than a second, or a tenth of the wait, has not moved
             each: before[each] if each in before and abs(before[each] - now - wait_s) < max(1.0, 0.1 * wait_s) else now + wait_s
-            for each, wait_s in self._forecaster.starts(now).items()
+            for each, wait_s in self._gateway.worker.forecaster.starts(now).items()
         }
         found = [self._state.entries[sequence] for sequence in self._starts if sequence in self._state.entries]
         waiting = [entry for entry in found if entry.place == "waiting"]

@@ -1,0 +1,63 @@
+"""What estimates cost while many models are waited for, and what they are where nothing more may be spent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from hearth.queue.forecaster import FRESH_S, WORK_PER_S, Forecaster
+from hearth.scheduling.forecast import MAX_WORK, forecast
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence
+from tests.scheduling.crowd import Crowd, calls_in
+
+MODELS = 100
+FORECAST_CALLS = 2_000  # any forecast among so many models has more, and nothing else does
+
+
+def newcomers(crowd: Crowd) -> list[QueueItem]:
+    """One for each model and band in which an item can arrive."""
+    known = {"request_id": RequestId("r"), "caller": "test", "arrived_at": crowd.now}
+    first = QueueItem(sequence=Sequence(9999), lane=Lane.EXTERNAL, priority=Priority.NORMAL, model="m0", **known)  # type: ignore[arg-type]
+    models = [f"m{number}" for number in range(MODELS)]
+    lanes = [(Lane.EXTERNAL, Priority.NORMAL), *[(Lane.INTERNAL, each) for each in Priority]]
+    return [replace(first, model=model, lane=lane, priority=priority) for lane, priority in lanes for model in models]
+
+
+def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
+    """For how many of these the scheduler is run forward."""
+    calls = [calls_in(partial(forecaster.wait_s, item, 0, now)) for item in items]
+    return sum(count > FORECAST_CALLS for count in calls)
+
+
+def test_four_hundred_lines_that_are_asked_for_at_once_are_not_looked_at_one_by_one():
+    crowd = Crowd(MODELS, policy="adaptive")
+    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    most = WORK_PER_S / MAX_WORK + 1
+    assert 1 <= looks(forecaster, items, crowd.now) <= most
+    assert looks(forecaster, items, crowd.now) == 0, "nothing is left for this second"
+    assert 1 <= looks(forecaster, items, crowd.now + 0.5) <= most / 2 + 1
+    assert 1 <= looks(forecaster, items, crowd.now + 100.0) <= most, "what was left over is not saved up"
+
+
+def test_where_no_more_may_be_spent_a_newcomer_gets_the_mean_pace_of_those_before():
+    crowd = Crowd(MODELS, policy="adaptive")
+    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    looks(forecaster, items, crowd.now)
+    ahead = crowd.state.waiting.ahead_of(items[-1].band)
+    looked_at = forecast(crowd.state, crowd.now, items[0]).starts[Sequence(9999)]
+    estimate_s = forecaster.wait_s(items[-1], 0, crowd.now)
+    assert estimate_s == pytest.approx(looked_at * ahead / len(crowd.state.waiting), rel=0.5)
+
+
+def test_between_two_looks_the_estimate_follows_the_time_and_those_who_were_accepted():
+    crowd = Crowd(3, policy="adaptive")
+    item, forecaster = newcomers(crowd)[0], Forecaster(crowd.state)
+    first_s = forecaster.wait_s(item, 0, crowd.now)
+    assert first_s is not None
+    assert forecaster.wait_s(item, 0, crowd.now) == first_s, "it was not accepted"
+    forecaster.accepted(item)
+    later_s = forecaster.wait_s(item, 0, crowd.now + FRESH_S / 2)
+    service_s = crowd.state.estimates.service_s(item, "m0")
+    assert later_s == pytest.approx(first_s - FRESH_S / 2 + service_s)
