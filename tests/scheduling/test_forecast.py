@@ -53,6 +53,12 @@ def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> 
         ("", "2*ext a; at 2.5", {2: 1.0}),
         ("", "2*ext a; at 32", {2: 30.0}),
         ("", "ext b; at 1; unloaded; at 3", {1: 2.0}),  # what is left of a load
+        # the same holds for a load, of which at least half the swap is expected whatever the unload took
+        ("", "ext b; at 1; unloaded; at 5", {1: 2.0}),
+        ("", "2*ext b; at 1; unloaded; at 9", {1: 4.0, 2: 6.0}),
+        ("", "ext b; at 1; unloaded; at 125", {1: 120.0}),
+        ("", "ext b; at 20; unloaded; at 21", {1: 1.5}),
+        ("", "ext b; at 20", {1: 2.5}),
         ("max_swap_wait_s=20 residency_factor=3", "2*ext a; at 0.1; ext b; at 30.1; end 1", {3: 5.0, 2: 12.0}),  # memory is cleared for one
         # a home model that is not installed is not waited for
         ("home_model=h", "vanishes a; appears e; listed e; ext e kind=embed; ext any", {2: 0.0}),

@@ -11,12 +11,14 @@ from hearth.queue.forecaster import FRESH_S, WORK_PER_S, Forecaster
 from hearth.scheduling.forecast import MAX_WORK, forecast
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence
 from tests.scheduling.crowd import Crowd, calls_in
+from tests.scheduling.shell import Shell
+from tests.scheduling.worked import settings_of
 
 MODELS = 100
 FORECAST_CALLS = 2_000  # any forecast among so many models has more, and nothing else does
 
 
-def newcomers(crowd: Crowd) -> list[QueueItem]:
+def newcomers(crowd: Shell) -> list[QueueItem]:
     """One for each model and band in which an item can arrive."""
     known = {"request_id": RequestId("r"), "caller": "test", "arrived_at": crowd.now}
     first = QueueItem(sequence=Sequence(9999), lane=Lane.EXTERNAL, priority=Priority.NORMAL, model="m0", **known)  # type: ignore[arg-type]
@@ -61,3 +63,14 @@ def test_between_two_looks_the_estimate_follows_the_time_and_those_who_were_acce
     later_s = forecaster.wait_s(item, 0, crowd.now + FRESH_S / 2)
     service_s = crowd.state.estimates.service_s(item, "m0")
     assert later_s == pytest.approx(first_s - FRESH_S / 2 + service_s)
+
+
+def test_a_wait_for_a_load_that_takes_longer_than_ever_grows_with_the_time_that_has_passed():
+    """As `cloud.when_wait_over_s` sees it: the load was expected to take 5 s."""
+    shell = Shell(settings_of("swap_cost_prior_s=5"))
+    shell.arrive("a")
+    (item, *_), forecaster = newcomers(shell), Forecaster(shell.state)
+    estimates_s = [forecaster.wait_s(replace(item, model="a"), 0, now) for now in (1.0, 10.0, 60.0, 300.0)]
+    first_s, *later_s = [estimate or 0.0 for estimate in estimates_s]
+    behind_s = first_s - 4.0
+    assert later_s == pytest.approx([5.0 + behind_s, 55.0 + behind_s, 295.0 + behind_s])

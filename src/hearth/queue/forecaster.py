@@ -63,9 +63,10 @@ class Forecaster:
         reading = self._readings.get((item.band, item.model))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
             return self._look(item, arriving, now)
-        if reading is None:
+        age_s = 0.0 if reading is None else now - reading.at
+        if reading is None or FRESH_S <= age_s >= reading.wait_s:
             return self._pace_s * max(1, self._state.waiting.ahead_of(item.band) + arriving)
-        return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
+        return max(0.0, reading.wait_s - age_s) + reading.pace_s * reading.since
 
     def accepted(self, item: QueueItem) -> None:
         """Count an item whose wait was asked for, and that waits now."""

@@ -14,6 +14,7 @@ from itertools import count
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Dispatch, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.residency import Residency, Resident, Swap
@@ -54,14 +55,20 @@ def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> For
     return found
 
 
-def remaining_s(entry: Entry, now: float) -> float:
-    """Seconds that a running item can be expected to take yet.
+def remaining_s(began_at: float, expected_s: float, now: float) -> float:
+    """Seconds that something can be expected to take yet which was to take `expected_s` in all.
 
-    One that has outlived its estimate takes as much again as it is late, and at least half the estimate (the median of what is left of
-    answers of exponential length is 0.7 times the mean).
+    What has outlived its estimate takes as much again as it is late, and at least half the estimate
+    (the median of what is left of answers of exponential length is 0.7 times the mean).
     """
-    left_s = entry.expected_end_at - now
-    return left_s if left_s > 0 else max(-left_s, (entry.expected_end_at - entry.dispatched_at) / 2)
+    left_s = began_at + expected_s - now
+    return left_s if left_s > 0 else max(-left_s, expected_s / 2)
+
+
+def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
+    """Expected seconds of the load that a swap ends with, at least half the swap whatever the unload took."""
+    swap_s = estimates.swap_s(swap.origin, model)
+    return max(swap_s - swap.cleared_s, swap_s / 2)
 
 
 class _Shadow:
@@ -92,22 +99,23 @@ class _Shadow:
         self.report(inputs.TimerFired(), now)
 
     def _copied(self, resident: Resident) -> Resident:
-        running = {sequence: replace(entry) for sequence, entry in resident.running.items()}
+        now, running = self._began_at, {sequence: replace(entry) for sequence, entry in resident.running.items()}
         for entry in running.values():
             self._brain.state.entries[entry.item.sequence] = entry
             if entry.place == "stopping":
-                self._at(self._began_at, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
+                self._at(now, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
             else:
-                self._at_end(entry, self._began_at + remaining_s(entry, self._began_at))
+                expected_s = entry.expected_end_at - entry.dispatched_at
+                self._at_end(entry, now + remaining_s(entry.dispatched_at, expected_s, now))
         return replace(resident, running=running)
 
     def _expect_swap(self, residency: Residency, swap: Swap) -> None:
-        residency.swap = replace(swap)
-        for model in residency.unloading:
-            self._at(self._began_at, inputs.Unloaded(model=model))
-        if residency.loading is not None:
-            done_at = swap.started_at + self._brain.state.estimates.swap_s(swap.origin, residency.loading) - swap.cleared_s
-            self._at(max(done_at, self._began_at), inputs.Loaded(model=residency.loading))
+        residency.swap, now, model = replace(swap), self._began_at, residency.loading
+        for leaving in residency.unloading:
+            self._at(now, inputs.Unloaded(model=leaving))
+        if model is not None:
+            load_s = _load_s(self._brain.state.estimates, swap, model)
+            self._at(now + remaining_s(swap.started_at, load_s, now), inputs.Loaded(model=model))
 
     def report(self, fact: Input, at: float) -> None:
         """Have the copy take a decision, and expect what it orders to come true in due time."""
@@ -138,9 +146,8 @@ class _Shadow:
             case Stop(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
             case Load(model=model) if state.residency.swap is not None:
-                swap = state.residency.swap
-                cost_s = state.estimates.swap_s(swap.origin, model) - swap.cleared_s
-                self._at(now + max(0.0, cost_s), inputs.Loaded(model=model))
+                load_s = _load_s(state.estimates, state.residency.swap, model)
+                self._at(now + load_s, inputs.Loaded(model=model))
             case Unload(model=model):
                 self._at(now, inputs.Unloaded(model=model))
             case WakeAt(at=at) if at is not None:
