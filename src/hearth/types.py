@@ -20,6 +20,9 @@ __version__ = "0.1.0"
 SERVICE = "hearth"
 """What `/healthz` says, so that one Hearth knows another."""
 
+EMULATOR_HEADER = b"x-hearth-emulator"
+"""`1` in each answer of the emulator: what it says is made up."""
+
 
 NANO_PER_USD = 1_000_000_000
 MICRO_PER_USD = 1_000_000
@@ -377,7 +380,7 @@ class GpuReading:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The result of an in-process or `/llm/completions` call. `parsed`: what `output` says as JSON, where JSON was asked for and it is
-    some; else None. `cost_usd`: what Claude was paid; 0 for an answer of the GPU.
+    some; else None. `cost_usd`: what Claude was paid; 0 for an answer of the GPU. `emulator`: the emulator has made it up.
     """
 
     output: str
@@ -387,6 +390,7 @@ class Completion:
     latency_ms: int
     parsed: object = None
     cost_usd: float = 0.0
+    emulator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

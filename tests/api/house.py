@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client.core import GaugeMetricFamily
@@ -98,6 +99,7 @@ class FakeWorker:
     counter: ChangeCounter = field(default_factory=ChangeCounter)
     doors: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
+    runtime: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(emulated=False))
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def check_depth(self, lane: Lane, caller: str) -> None:

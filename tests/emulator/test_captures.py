@@ -47,7 +47,7 @@ async def come_to(name: str, emulator: Emulator, url: str, signed: Callable[[byt
 
 @pytest.mark.parametrize("name", [*PLAIN, *LISTED])
 async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(models_of(name), vram_gib=0)
+    emulator, url = await start_emulator(models_of(name), vram_gib=0, marked=False)
     await come_to(name, emulator, url)
     exchange = read_capture(name)
     answer, recorded = take_apart(await send(url, exchange.request)), take_apart(exchange.response)
@@ -55,7 +55,7 @@ async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emula
 
 
 async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_another_template(start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys(), vram_gib=0)
+    _, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture("oai_chat_zstd")
     answer, recorded = (re.sub(rb'"(prompt|total)_tokens":\d+', b"", raw) for raw in (await send(url, exchange.request), exchange.response))
     assert take_apart(answer) == take_apart(recorded)
@@ -63,7 +63,7 @@ async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_anot
 
 @for_each("name", BUSY)
 async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulator: StartEmulator) -> None:
-    _, url = await start_emulator(toys(), max_queue=1, vram_gib=0)
+    _, url = await start_emulator(toys(), max_queue=1, vram_gib=0, marked=False)
     waiting = []
     for model in ("slow", "ma"):
         waiting.append((await connect(url))[1])
@@ -83,7 +83,7 @@ async def until_in_loader(url: str) -> None:
 
 @for_each("name", KILLED)
 async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(name: str, start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(toys(), vram_gib=0)
+    emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     reader, writer = await connect(url)
     writer.write(exchange.request)
@@ -103,7 +103,7 @@ def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
 
 @for_each("name", KILLED_WHOLE)
 async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, start_emulator: StartEmulator) -> None:
-    emulator, url = await start_emulator(toys(), vram_gib=0)
+    emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     answering = asyncio.ensure_future(send(url, exchange.request))
     await until_running(emulator, url)

@@ -30,7 +30,7 @@ def show(emulated) -> Show:
 
     async def start(*quirks: str, parallel: int = 1, card_gib: float = 24.0, **facts: Any) -> tuple[Emulator, Caller]:
         started: tuple[Emulator, Caller] = await emulated(
-            model("a", **facts), model("b"), quirks=quirks, num_parallel=parallel, vram_gib=card_gib
+            model("a", **facts), model("b"), quirks=quirks, num_parallel=parallel, vram_gib=card_gib, marked=False
         )
         return started
 

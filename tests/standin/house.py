@@ -51,6 +51,14 @@ class Tried:
         async with self._session.post(self.url + path, json=body, headers=self._headers) as response:
             return response.status, await response.json(), response.headers
 
+    async def text_of(self, path: str, **body: Any) -> tuple[int, str, Any]:
+        async with self.stream(path, **body) as response:
+            return response.status, await response.text(), response.headers
+
+    def stream(self, path: str, **body: Any) -> Any:
+        """To be entered."""
+        return self._session.post(self.url + path, json=body, headers=self._headers)
+
 
 @asynccontextmanager
 async def tried(settings: Settings, **how: Any) -> AsyncIterator[Tried]:

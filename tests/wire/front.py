@@ -31,7 +31,7 @@ def front_settings(**sections: dict[str, Any]) -> Settings:
 
 def open_front(settings: Settings | None = None, profiles: Any = None, **emulation: Any) -> AbstractAsyncContextManager[Front]:
     """A gateway and the emulator behind it for the time of the block."""
-    emulator = Emulator(profiles or toys(), clock=SystemClock(), seed=1, **{"vram_gib": 0, **emulation})
+    emulator = Emulator(profiles or toys(), clock=SystemClock(), seed=1, **{"vram_gib": 0, "marked": False, **emulation})
     return open_home(settings or front_settings(), emulator)
 
 

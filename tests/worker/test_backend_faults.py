@@ -39,7 +39,7 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
     house.ollama.go_down()
     async with house:
         house.gateway.announce_start("http://127.0.0.1:8411")
-        assert house.events.of(GatewayStarted)[0].backend == "Ollama at http://fake"
+        assert house.events.of(GatewayStarted)[0].backend == "Ollama at http://fake (does not answer yet)"
         early = house.submit("a")
         await sleep_until(4.0)
         late = house.submit("a")

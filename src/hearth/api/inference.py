@@ -33,7 +33,7 @@ from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.types import MIB, BackendCall, Counted, Headers, Lane, QueueItem, Way, WorkKind, canonical_model, preview_of
+from hearth.types import EMULATOR_HEADER, MIB, BackendCall, Counted, Headers, Lane, QueueItem, Way, WorkKind, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -285,7 +285,8 @@ class CompletionPages:
         finally:
             request.disconnected.remove_done_callback(abandon)
             self._gateway.worker.cancel(ticket.sequence)
-        return JSONResponse(asdict(completion), headers=_decoded(ticket_headers(ticket)))
+        mark: Headers = ((EMULATOR_HEADER, b"1"),) if completion.emulator else ()
+        return JSONResponse(asdict(completion), headers=_decoded((*ticket_headers(ticket), *mark)))
 
     async def _submitted(self, asked: CompletionBody, request: Request, caller: Identity, body: Body) -> Ticket:
         if asked.model is not None and not is_model_name(asked.model):

@@ -16,7 +16,7 @@ from hearth.dialects.stream import Signs, error_text, stream_headers
 from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
-from hearth.types import Headers
+from hearth.types import EMULATOR_HEADER, Headers
 
 
 class Relay:
@@ -128,6 +128,10 @@ class Relay:
             return headers
         return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
 
+    def _expected_mark(self) -> Headers:
+        """The emulator's mark, before its head has come. Should an Ollama come first, a real answer has it, but no made-up one is without."""
+        return ((EMULATOR_HEADER, b"1"),) if self._worker.runtime.emulated and not self._ticket.served_by else ()
+
     def _check_after(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -147,7 +151,7 @@ class Relay:
         if self._disconnected or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
-            await answer.head(200, (*stream_headers(self._route), *self._headers()))
+            await answer.head(200, (*stream_headers(self._route), *self._expected_mark(), *self._headers()))
         await answer.chunk(self._signs.sign(self._clock.wall()))
 
     async def _fail(self, error: HearthError) -> None:

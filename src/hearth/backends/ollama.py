@@ -25,7 +25,7 @@ from hearth.errors import (
     BadRequest,
     ConfigError,
 )
-from hearth.types import BackendCall, Headers
+from hearth.types import EMULATOR_HEADER, BackendCall, Headers
 
 MAX_LINE_BYTES = 16 * 1024**2
 """Of a streamed body; a native done line with the `context` of a long conversation takes a few MiB."""
@@ -165,7 +165,7 @@ def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
 def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
     """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say (`server.allowed_origins`)."""
     kept = _without(NOT_RETURNED, fields)
-    return tuple([field for field in kept if not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
+    return tuple([field for field in kept if field[0] == EMULATOR_HEADER or not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
 
 
 def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

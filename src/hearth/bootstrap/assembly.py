@@ -22,7 +22,7 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.backends.poster import HttpPoster
-from hearth.bootstrap.standin import listens, named_server, this_service_manager
+from hearth.bootstrap.standin import StderrNotice, listens, named_server, this_service_manager
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
@@ -76,6 +76,7 @@ async def build_gateway(
 
     Args:
         backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`.
+        sinks: take all events. Without any, stderr is told where the emulator answers.
         store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
         watch: put what is saved to the configuration's file in force.
 
@@ -84,7 +85,7 @@ async def build_gateway(
         StorageRefused, StorageUnavailable: see `open_store`.
     """
     require_config(config)
-    settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks)
+    settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks or (StderrNotice(),))
     mode, url = BackendMode(backend_mode or settings.backend.mode), ollama_url or settings.ollama.url
     async with AsyncExitStack() as closing:
         alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events, poster=HttpPoster())

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from hearth.config.settings import Settings
+from hearth.events import EmulatorStarted, Event
+from hearth.ports import HandlingSink
 
 CONNECT_TIMEOUT_S = 2.0
+
+
+class StderrNotice(HandlingSink):
+    """Tells whoever runs a program that embeds Hearth, and takes no events, who answers it."""
+
+    _handlers: Mapping[type[Event], Callable[[Any], None]]
+
+    def __init__(self) -> None:
+        self._handlers = {EmulatorStarted: self._started}
+
+    def _started(self, event: EmulatorStarted) -> None:
+        sys.stderr.write(f"hearth: THE EMULATOR ANSWERS, so answers are made up: {event.reason}\n")
 
 
 def named_server(settings: Settings) -> str:

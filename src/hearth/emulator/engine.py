@@ -102,6 +102,7 @@ class Engine:
         max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
         vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
         quirks: known bugs of a real Ollama to show, each as `parse_quirk` reads it; raises `ConfigError`.
+        marked: say in each answer that it is made up, which is all that tells it from Ollama's.
     """
 
     def __init__(
@@ -116,10 +117,12 @@ class Engine:
         max_loaded: int = 3,
         vram_gib: float = 24.0,
         quirks: Iterable[str] = (),
+        marked: bool = True,
     ) -> None:
         if speed <= 0:
             raise ValueError("speed must be positive")
         self.clock, self.catalogue = clock, Catalogue(profiles, now_wall=clock.wall())
+        self.marked = marked
         self.rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
         self.faults = Faults(quirks, self.rng)
         self._speed, self._num_parallel, self._max_loaded, self._vram_gib = speed, num_parallel, max_loaded, vram_gib

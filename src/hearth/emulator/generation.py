@@ -317,7 +317,7 @@ async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body,
         ask.model,
         chat=task == "chat",
         created_wall_s=call.engine.clock.wall(),
-        made_by="fp_ollama",
+        made_by="hearth-emulator" if call.engine.marked else "fp_ollama",
         include_usage=body.object("stream_options").flag("include_usage"),
     )
     async with open_session(call, installed, ask) as session:

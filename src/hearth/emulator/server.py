@@ -88,6 +88,8 @@ class Emulator(Engine):
                 app.router.add_route(method, path, self._endpoint(handler))
         for path in sorted({path for _, path, _ in _ROUTES if path != "/"}):
             app.router.add_route("*", f"{path}/", _redirect)
+        if self.marked:
+            app.on_response_prepare.append(_mark)
         app.on_response_prepare.append(write_headers_like_go)
         runner = web.AppRunner(app, auto_decompress=False, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
         await runner.setup()
@@ -156,6 +158,10 @@ def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
         headers.update(_allow(missing))
         return web.Response(status=405, body=b"405 method not allowed", headers=headers)
     return web.Response(status=404, body=b"404 page not found", headers=headers)
+
+
+async def _mark(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["X-Hearth-Emulator"] = "1"
 
 
 async def _redirect(request: web.Request) -> web.Response:

@@ -13,7 +13,7 @@ from hearth.dialects.request import tokens_of
 from hearth.dialects.stream import completion_call, error_text, read_completion
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.execution.request import Reply, Submission
-from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, QueueItem, RequestId, preview_of
+from hearth.types import EMULATOR_HEADER, BackendCall, Completion, Lane, LoadOptions, Priority, QueueItem, RequestId, preview_of
 
 _BEGINNING_CHARS = 1000
 """More than a preview shows."""
@@ -89,4 +89,5 @@ async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[]
     if json_mode:
         with suppress(ValueError, RecursionError):
             parsed = json.loads(found.output)
-    return replace(found, parsed=parsed, cost_usd=reply.cost_usd)
+    is_made_up = any(name == EMULATOR_HEADER for name, _ in head.headers)
+    return replace(found, parsed=parsed, cost_usd=reply.cost_usd, emulator=is_made_up)
