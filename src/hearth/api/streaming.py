@@ -129,7 +129,10 @@ class Relay:
         return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
 
     def _expected_mark(self) -> Headers:
-        """The emulator's mark, before its head has come. Should an Ollama come first, a real answer has it, but no made-up one is without."""
+        """The emulator's mark, before its head has come.
+
+        Should an Ollama come first, a real answer has it, but no made-up one is without.
+        """
         return ((EMULATOR_HEADER, b"1"),) if self._worker.runtime.emulated and not self._ticket.served_by else ()
 
     def _check_after(self, seconds: float) -> None:
