@@ -12,7 +12,7 @@ from hearth.api.app import FAULT_TEXT, HearthApp
 from hearth.api.dashboard import FILES
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
-from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
+from tests.api.house import ADMIN_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
 from tests.support.cases import for_each
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -136,6 +136,40 @@ async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
         got = await keyed.ask("POST", path, CHAT, key=ADMIN_KEY, **JSON)
         assert (got.status, "location" in got.headers) == (404, False), path
     assert (await keyed.ask("POST", "/api/pull/", CHAT, key=LOW_KEY, **JSON)).status == 403
+
+
+async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_lead_below_it(keyed):
+    keyed.backend.answer = FakeExchange(200, (), (b"{}",))
+    below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/home/hearth"))
+    below.backend.answer = keyed.backend.answer
+    for path, (_, methods) in ADDRESSES.items():
+        for method, key in itertools.product(methods, (None, ADMIN_KEY)):
+            plain = await keyed.ask(method, path, CHAT, key=key, **JSON)
+            for prefix in ("", "/home/hearth"):
+                got = await below.ask(method, prefix + path, CHAT, key=key, **JSON)
+                assert (got.status, got.headers.get("content-type")) == (plain.status, plain.headers.get("content-type")), prefix + path
+    assert {call.path for call in below.backend.calls} == {call.path for call in keyed.backend.calls}
+    got = await below.ask("GET", "/home/hearth", key=ADMIN_KEY)
+    assert got.status == 200
+    for path in ("/home/hearth/api/tags/", "//api/tags", "/home/hearth//api/tags", "/api/tags/"):
+        assert (await below.ask("GET", path, key=ADMIN_KEY)).headers["location"] == "/home/hearth/api/tags", path
+    assert (await below.ask("GET", "/home/hearth/openapi.json", key=ADMIN_KEY)).json["servers"] == [{"url": "/home/hearth"}]
+    assert "servers" not in (await keyed.ask("GET", "/openapi.json", key=ADMIN_KEY)).json
+    for path in ("/home", "/home/hearthx/api/tags", "/hearth/api/tags", "/home/hearth/home/hearth/api/tags"):
+        assert (await below.ask("GET", path, key=ADMIN_KEY)).status == 404, path
+        assert (await below.ask("GET", path)).status == 401, path
+    app = below.app()
+    for raw in (b"/%68ome/hearth/api/tags", b"/home/hearth%2fapi/tags", b"/home/hearth/%61pi/tags"):
+        wire = ((b"host", b"localhost"), (b"x-api-key", ADMIN_KEY.encode()))
+        scope = {**http_scope("GET", "/home/hearth/api/tags", wire, "127.0.0.1"), "raw_path": raw}
+        assert (await drive(app, scope, b"")).status == 404, raw
+
+
+async def test_an_error_below_the_path_of_a_proxy_is_in_the_dialect_of_the_address(keyed):
+    below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/hearth"))
+    for path in IN_EVERY_DIALECT:
+        plain, got = await keyed.ask("POST", path, CHAT), await below.ask("POST", f"/hearth{path}", CHAT)
+        assert (got.status, got.json.keys()) == (401, plain.json.keys())
 
 
 async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(keyed):

@@ -18,6 +18,7 @@ from hearth.types import Priority
 from tests.config.reading import Node, only_problem_of, problems_of, settings_of, values
 from tests.support.cases import for_each
 
+BAD_PATHS = ("hearth", "//hearth", "/a//b", "/a b", "/../a", "/.a", "/a/..", "/%61", "http://a/b", "/a?b", "/ä")
 CRON = "scheduling: {announcements: [{task_type: a, cron: '%s'}]}"
 NO_FIVE_FIELDS = ("0 6 * *", "0 0 6 * * *", "9" * 200 + " 6 * * *", "@daily")
 
@@ -92,6 +93,8 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
             (f"server: {{allowed_hosts: ['{name}']}}", "server.allowed_hosts[0]: must be a host name or an IP address, without port")
             for name in ("gpu*", "*.a.*", "a.*", "*.", "**", "*.lan:80")
         ),
+        *((f"server: {{base_path: '{path}'}}", "server.base_path: must be a path such as /hearth") for path in BAD_PATHS),
+        *((f"server: {{base_path: '{path}'}}", "server.base_path: begins as an address") for path in ("/api", "/v1/x", "/llm/", "/static")),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a GPU in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),

@@ -107,7 +107,7 @@ def _quickly(call: BackendCall) -> Service:
 
 @asynccontextmanager
 async def house_with(
-    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, previews: bool = False
+    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, previews: bool = False, base_path: str = ""
 ) -> AsyncIterator[House]:
     """Over a fake Ollama; the server is up."""
     ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=_quickly)
@@ -115,7 +115,7 @@ async def house_with(
         auth=AuthSettings(keys=keys),
         gpu=GpuSettings(home_model=""),
         queue=QueueSettings(max_external_depth=depth),
-        server=ServerSettings(prompt_previews=previews),
+        server=ServerSettings(prompt_previews=previews, base_path=base_path),
     )
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
     config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())

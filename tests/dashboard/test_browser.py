@@ -20,7 +20,8 @@ from hearth.admission.peers import PER_WINDOW
 from hearth.api.dashboard.view import JOBS_SHOWN
 from hearth.config.settings import AlertSettings
 from tests.clients.home import CODER, EMBEDDER, LLAMA, SLOW
-from tests.dashboard.browsing import KEYS, House, house_with, opened, whole_house
+from tests.dashboard.browsing import KEYS, WITHIN_MS, House, Watched, house_with, opened, whole_house
+from tests.dashboard.proxying import PASSWORD, USER, proxied
 from tests.support.fake_ollama import Ending
 from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
@@ -125,6 +126,42 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_fo
         await page.get_by_text("1 more installed").click()
         await watched.order("Load b:1", "Load", "b:1 is loaded.")
         await expect(page.locator(".panel .box > .residents .model")).to_contain_text(["b:1"])
+
+
+@pytest.mark.parametrize("strips", [True, False], ids=("a proxy that removes the path", "one that leaves it"))
+async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password(strips: bool, browser):
+    prefix = "/home/hearth"
+    async with (
+        house_with("a:1", "b:1", keys=KEYS, base_path="" if strips else prefix) as house,
+        proxied(house.url, prefix, strips=strips) as proxy,
+    ):
+        first = await house.ask("a:1", "first", key="hearth_owner")
+        await house.ask("b:1", "mine", key="hearth_owner")
+        context = await browser.new_context(http_credentials={"username": USER, "password": PASSWORD, "origin": proxy.url})
+        page = await context.new_page()
+        page.set_default_timeout(WITHIN_MS)
+        watched = Watched(page)
+        watched.listen()
+        for path in ("/llm/queue/status", "/#key=hearth_owner"):
+            await page.goto(proxy.url + prefix + path)
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        await expect(page.locator(".run .model")).to_have_text("a:1")
+        flame = page.locator("header img")
+        assert await flame.evaluate("(image) => image.decode().then(() => image.naturalWidth > 0)")
+        await watched.order(page.get_by_role("button", name="Cancel owner's request mine"), "Cancel the request", "mine is cancelled.")
+        await page.get_by_role("button", name="History").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("needs the store")
+        await page.keyboard.press("Escape")
+        first.leave()
+        await page.get_by_role("button", name="Playground").click()
+        await page.get_by_role("dialog").get_by_role("textbox").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("in total")
+        await page.goto(f"{proxy.url}{prefix}/llm/queue/status")
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        assert await page.evaluate("Object.keys(sessionStorage)") == [f"hearth.key{prefix}"]
+        assert (proxy.strays, watched.hosts) == ([], {urlsplit(proxy.url).netloc})
+        await context.close()
 
 
 async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(browser):

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from hearth.api.dashboard import CONTENT_SECURITY_POLICY, FILES, STATIC
+from hearth.config.settings import ServerSettings
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway
 from tests.support.cases import for_each
 
@@ -38,6 +39,21 @@ async def test_a_browser_gets_the_page_without_a_key_at_two_addresses_and_a_prog
     for path in ("/", "/static/app.js"):  # other hosts and other sites are refused as at every address
         assert (await house.ask("GET", path, accept=BROWSER, host="evil.test")).status == 421
         assert (await house.ask("GET", path, accept=BROWSER, sec_fetch_site="cross-site", sec_fetch_mode="no-cors")).status == 403
+
+
+async def test_the_page_names_its_files_as_seen_from_it_or_below_the_path_of_a_proxy():
+    for base_path, path, root in (
+        ("", "/", "."),
+        ("", "/llm/queue/status", "../.."),
+        ("/a/hearth", "/", "/a/hearth"),
+        ("/a/hearth", "/a/hearth", "/a/hearth"),
+        ("/a/hearth", "/a/hearth/llm/queue/status", "/a/hearth"),
+    ):
+        house = FakeGateway(server=ServerSettings(base_path=base_path))
+        page = await house.ask("GET", path, accept=BROWSER)
+        named = re.findall(r' (?:src|href)="([^"]+)"', page.body.decode())
+        assert len(named) == 6
+        assert all(each.startswith(f"{root}/static/") for each in named), (path, named)
 
 
 async def test_each_file_has_its_type_its_rules_and_its_bytes_and_is_not_sent_again_to_who_has_it():

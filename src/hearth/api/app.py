@@ -50,7 +50,8 @@ class HearthApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
-        return self._serve(request_of(scope, receive, send, self._new_id))
+        base_path = self._gateway.config.settings.server.base_path
+        return self._serve(request_of(scope, receive, send, self._new_id, base_path))
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""

@@ -123,7 +123,9 @@ class JobPages:
         kept = await jobs.accept(new)
         is_new = kept.job_id == new.job_id
         shown = {"id": kept.job_id, "state": kept.state.value, "new": is_new, "position": kept.position}
-        return JSONResponse(shown, status_code=202, headers={"location": f"{JOBS_PATH}/{kept.job_id}"} | replayed_header(is_new=is_new))
+        base_path = self._gateway.config.settings.server.base_path
+        location = {"location": f"{base_path}{JOBS_PATH}/{kept.job_id}"}
+        return JSONResponse(shown, status_code=202, headers=location | replayed_header(is_new=is_new))
 
     async def job(self, job_id: str, caller: Caller) -> Response:
         """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""

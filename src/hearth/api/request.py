@@ -130,14 +130,21 @@ class Request:
         await self.answer.whole(200, ((b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode("ascii"))), body)
 
 
-def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], str]) -> Request:
-    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not, or not in a form that fits a log line."""
+def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], str], base_path: str = "") -> Request:
+    """The request in an ASGI scope of type `http`, without the `base_path` of a proxy.
+
+    `new_id` names it where its caller does not, or not in a form that fits a log line.
+    """
     headers = RequestHeaders.of(scope.pop("headers"))  # the scope lives as long as the request
     path, query, client = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), scope.get("client")
+    decoded: str = scope["path"]
+    if base_path and f"{path}/".startswith(f"{base_path}/"):  # it has no escapes
+        path = path[len(base_path) :] or "/"
+        decoded = decoded[len(base_path) :] or "/"
     own = headers.values.get(b"x-request-id", b"")
     return Request(
         method=scope["method"],
-        path=scope["path"],
+        path=decoded,
         target=f"{path}?{query}" if query else path,
         headers=headers,
         request_id=RequestId(own.decode("ascii") if _REQUEST_ID.fullmatch(own) else new_id()),

@@ -71,12 +71,13 @@ class Routes:
     """All addresses of the gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self.status = StatusPages(gateway)
         self._pages: list[Callable[[], APIRoute]] = []
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
         public = Address(access="public")
-        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, dashboard.send_page))
+        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, self._send_page))
         for path in dashboard.FILES:
             self._add(path, _GET_HEAD, dashboard.send_file, public)
         self._add_pages(gateway)
@@ -190,7 +191,8 @@ class Routes:
             return None
         # As in Ollama: Go's mux takes out double slashes, gin the one at the end of a path.
         permanent = request.method == "GET" and "//" not in asked
-        redirect = partial(_redirect, status=301 if permanent else 307, to=target + mark + query)
+        to = self._base_path + target + mark + query
+        redirect = partial(_redirect, status=301 if permanent else 307, to=to)
         return replace(found, handlers={request.method: redirect})
 
     @cached_property
@@ -198,9 +200,18 @@ class Routes:
         """The description of every address."""
         return described([route() for route in self._pages])
 
+    @property
+    def _base_path(self) -> str:
+        return self._gateway.config.settings.server.base_path
+
     async def _describe(self, request: Request, caller: Identity, body: Body) -> None:
         del caller, body
-        await request.answer_json(bytes(JSONResponse(self.openapi).body))
+        servers = {"servers": [{"url": self._base_path}]} if self._base_path else {}
+        await request.answer_json(bytes(JSONResponse(self.openapi | servers).body))
+
+    async def _send_page(self, request: Request, caller: Identity, body: Body) -> None:
+        del caller, body
+        await dashboard.send_page(request, self._base_path)
 
 
 def _handler_of(route: Callable[[], APIRoute]) -> Handler:

@@ -52,6 +52,7 @@ class HearthServer:
     ) -> None:
         """Prepare a server; `settings` gives those in force whenever it is asked."""
         self._app = app
+        self._settings = settings
         self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
         self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
         self._errors = ErrorResponder(self._connections.events, self._connections.clock)
@@ -93,7 +94,8 @@ class HearthServer:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of connections that are not admitted."""
-        request = request_of(scope, receive, send, self._new_id)
+        base_path = self._settings().base_path
+        request = request_of(scope, receive, send, self._new_id, base_path)
         await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     async def stop(self, grace_s: float) -> None:

@@ -214,6 +214,20 @@ def _host_pattern(text: str) -> str:
     return text
 
 
+_OWN_FIRST = frozenset("api v1 llm static healthz readyz metrics openapi.json".split())  # noqa: SIM905
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", re.ASCII)
+
+
+def _base_path(text: str) -> str:
+    """A path without escapes, and without a slash at its end; empty for none."""
+    path = text.rstrip("/")
+    if _PATH.fullmatch(path) is None:
+        raise ValueError("must be a path such as /hearth, of letters, digits, '-', '_', '.' and '~'")
+    if path and path.split("/")[1] in _OWN_FIRST:
+        raise ValueError("begins as an address of Hearth's own does; choose another name")
+    return path
+
+
 def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
@@ -266,6 +280,7 @@ Cron = Annotated[Text, AfterValidator(_cron)]
 HttpUrl = Annotated[Text, AfterValidator(http_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
 WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
+BasePath = Annotated[Text, AfterValidator(_base_path)]
 ListenHost = Annotated[Text, AfterValidator(_listen_host)]
 AllowedHost = Annotated[Text, AfterValidator(_allowed_host)]
 """As it stands in a Host header, without the port."""

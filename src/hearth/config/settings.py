@@ -91,6 +91,9 @@ class ServerSettings(Section):
     """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`,
     `*.home.arpa`, or with keys `*` for all. Addresses need no entry if there are keys. `${NAME}` is read
     from the environment."""
+    base_path: fields.BasePath = ""
+    """Path below which a reverse proxy serves Hearth, such as `/hearth`. Requests are taken with and
+    without it, so the proxy may remove it."""
     allowed_origins: fields.Items[fields.Origin] = ()
     """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`, `http://localhost:*` or `vscode-webview://*`.
     They cannot use Hearth's own pages and commands."""

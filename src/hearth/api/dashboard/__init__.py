@@ -40,9 +40,14 @@ FILES = {
 """By address, what a page may load; licences and lists beside it are for readers of the package."""
 
 
-async def send_page(request: Request, *_: object) -> None:
-    """The page itself, which is the same at every address of it."""
-    await _send(request, STATIC / "index.html")
+async def send_page(request: Request, base_path: str) -> None:
+    """The page itself, whose files lie below `base_path`; without one, they are named as seen from it.
+
+    So it works behind a proxy that removes a path of which Hearth does not know.
+    """
+    depth = request.path.count("/") - 1
+    root = base_path or "/".join([".."] * depth) or "."
+    await _send(request, STATIC / "index.html", root)
 
 
 async def send_file(request: Request, *_: object) -> None:
@@ -50,8 +55,8 @@ async def send_file(request: Request, *_: object) -> None:
     await _send(request, FILES[request.path])
 
 
-async def _send(request: Request, path: Path) -> None:
-    body, tag = _content(path)
+async def _send(request: Request, path: Path, root: str = "") -> None:
+    body, tag = _content(path, root)
     own = ((b"x-request-id", request.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
     if tag in request.headers.values.get(b"if-none-match", b""):
         await request.answer.head(304, own)
@@ -61,9 +66,9 @@ async def _send(request: Request, path: Path) -> None:
 
 
 @cache
-def _content(path: Path) -> tuple[bytes, bytes]:
-    """A file, and the tag of this version of it."""
-    body = path.read_bytes()
+def _content(path: Path, root: str) -> tuple[bytes, bytes]:
+    """A file with its references below `root`, and the tag of this version of it."""
+    body = path.read_bytes().replace(b'"/static/', b'"%b/static/' % root.encode("ascii"))
     return body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
 
 

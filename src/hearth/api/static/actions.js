@@ -1,6 +1,7 @@
 // What the page can do, each after a question. Nothing here is possible that the key does not allow anyway.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
 import { short } from "./format.js";
 
@@ -14,7 +15,7 @@ export class Orders {
     const headers = { "content-type": "application/json", ...this._feed.headers };
     let response;
     try {
-      response = await fetch(path, { method, headers, body: method === "POST" ? JSON.stringify(body) : undefined, cache: "no-store" });
+      response = await fetch(BASE + path, { method, headers, body: method === "POST" ? JSON.stringify(body) : undefined, cache: "no-store" });
     } catch {
       return { error: "Hearth does not answer" };
     }

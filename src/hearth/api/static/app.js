@@ -2,6 +2,7 @@
 
 import { html, render, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { Orders, Question } from "./actions.js";
+import { BASE } from "./base.js";
 import { Charts, recordedSince, summary } from "./charts.js";
 import { learnModels } from "./colours.js";
 import { Detail } from "./detail.js";
@@ -155,7 +156,7 @@ function Header({ feed, app }) {
   const { wall, filter } = app.state;
   return html`<header class="top">
     <a class="skip" href="#main">Skip to content</a>
-    <img src="/static/flame.svg" alt="" width="24" height="24" /><h1>Hearth</h1>
+    <img src=${`${BASE}/static/flame.svg`} alt="" width="24" height="24" /><h1>Hearth</h1>
     <span class="link" role="status"><span class=${`dot ${tone}`}></span>${words[link.status]}${link.status === "waiting" && state ? `, last data ${clock(link.since / 1000)}` : ""}</span>
     <span class="grow"></span>
     ${link.status !== "locked" && !wall ? html`<input id="filter" type="search" placeholder="Filter by caller or model ( / )" aria-label="Filter by caller or model" value=${filter}

@@ -1,7 +1,10 @@
 // The one connection: a stream of a state and its patches, read with fetch because EventSource cannot send a key.
 
+import { BASE } from "./base.js";
+
 const SILENCE_MS = 40_000; // The gateway sends something every 15 s; after this long the connection is dead.
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15_000];
+const KEY = `hearth.key${BASE}`; // A proxy may serve several gateways.
 
 export class Feed {
   // `changed` is called after every change of `state` or `link`.
@@ -47,7 +50,7 @@ export class Feed {
     const abort = (this._abort = new AbortController());
     if (this._failures === 0) this._tell({ status: "connecting" });
     try {
-      const response = await fetch("/llm/dashboard/stream", { headers: this.headers, signal: abort.signal, cache: "no-store" });
+      const response = await fetch(`${BASE}/llm/dashboard/stream`, { headers: this.headers, signal: abort.signal, cache: "no-store" });
       if (!response.ok) return await this._refused(response);
       await this._read(response.body, abort);
       if (abort === this._abort) this._retry("Hearth closed the connection");
@@ -149,7 +152,7 @@ function readKey() {
     return given;
   }
   try {
-    return sessionStorage.getItem("hearth.key") ?? localStorage.getItem("hearth.key") ?? "";
+    return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
   } catch {
     return "";
   }
@@ -157,9 +160,9 @@ function readKey() {
 
 function writeKey(key, remember) {
   try {
-    sessionStorage.removeItem("hearth.key");
-    localStorage.removeItem("hearth.key");
-    if (key) (remember ? localStorage : sessionStorage).setItem("hearth.key", key);
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+    if (key) (remember ? localStorage : sessionStorage).setItem(KEY, key);
   } catch {
     // Storage is off: the key is known until the page is closed.
   }

@@ -1,6 +1,7 @@
 // The last day, week or month, from the store: requests, waits, swaps and tokens, over time, by caller and by model.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
 import { count, day, duration, percent, short } from "./format.js";
 import { Dialog } from "./help.js";
@@ -31,7 +32,7 @@ export class History extends Component {
     this.setState({ window });
     if (!this.props.feed.state.jobs) return this.setState({ problem: "The history needs the store: storage.enabled is off." });
     try {
-      const response = await fetch(`/llm/history?window=${window}`, { headers: this.props.feed.headers, signal: abort.signal, cache: "no-store" });
+      const response = await fetch(`${BASE}/llm/history?window=${window}`, { headers: this.props.feed.headers, signal: abort.signal, cache: "no-store" });
       if (abort.signal.aborted) return;
       this.setState(response.ok ? { found: await response.json(), problem: "" } : { found: null, problem: await errorText(response) });
     } catch {

@@ -1,6 +1,7 @@
 // A prompt for a model, sent like any program sends it: its place in the queue, a swap, the answer as it streams, and its speed.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
 import { duration, rate, short } from "./format.js";
 import { Dialog } from "./help.js";
@@ -36,7 +37,7 @@ export class Playground extends Component {
     const { feed } = this.props;
     const began = performance.now();
     const body = JSON.stringify({ model: this.state.model, messages: [{ role: "user", content: prompt }] });
-    const response = await fetch("/api/chat", {
+    const response = await fetch(`${BASE}/api/chat`, {
       method: "POST", body, headers: { "content-type": "application/json", ...feed.headers }, signal: this.abort.signal, cache: "no-store",
     });
     if (!response.ok) return this.setState({ note: await errorText(response) });
