@@ -117,7 +117,7 @@ def test_the_installed_gateway_answers_shows_its_dashboard_and_keeps_its_log(hea
         with running(*serve, cwd=tmp_path, until=r'"gateway_started","url":"(http://[^"]+)"') as url:
             chat = {"model": "tiny", "stream": False, "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 3}}
             assert json.loads(fetch(f"{url}/api/chat", chat))["done"] is True
-            addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', fetch(f"{url}/").decode())
+            addresses = re.findall(r'(?:src|href)="[.](/static/[^"]+)"', fetch(f"{url}/").decode())
             assert addresses
             assert all(fetch(url + address) for address in addresses)
             assert json.loads(run(hearth, "status", "--url", url, "--json", cwd=tmp_path))
