@@ -40,6 +40,8 @@ def needs_of(route: Route, asked: Body, model: str) -> Needs:
     if route.kind == "embed":
         given = asked.get("prompt" if route.path is Endpoint.EMBEDDINGS else "input")
         return Needs(route=route, model=model, capabilities=("embedding",) if given else ())
+    if route.path is Endpoint.OPENAI_RESPONSES and not isinstance(asked.get("input"), str | list):
+        return Needs(route=route, model=model, capabilities=())  # refused for itself
     wanted: dict[Capability, bool] = {
         "thinking": _thinks(route, asked),
         "completion": True,
