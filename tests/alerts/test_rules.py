@@ -37,6 +37,12 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ["residency_drifted, info: Another program loaded word and unloaded word, word.", LOADED],
     ),
     (ev.ResidencyDrifted, {"reloaded": (), "appeared": ()}, ["residency_drifted, info: Another program unloaded word, word, or the model"]),
+    (
+        ev.ModelUnresponsive,
+        {"reloads": 3},
+        ["model_unresponsive of word, error: word was reloaded 3 times within 10 minutes because it sent nothing."],
+    ),
+    (ev.ModelUnresponsive, {"reloads": 2}, []),
     (ev.GpuLost, {}, ["gpu_lost begins, error: The GPU can no longer be read (word)."]),
     (ev.GpuRecovered, {}, ["gpu_lost ends: The GPU is back after 1 s."]),
     (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),

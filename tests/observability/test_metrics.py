@@ -95,6 +95,7 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.SwapCompleted, from_models=("a", "c"), to_model="b"), "swaps_total", "from_model=a+c to_model=b", 1),
     (sample(ev.SwapCompleted, from_models=(), to_model="b"), "swaps_total", "from_model=none to_model=b", 1),
     (sample(ev.SwapCompleted, from_models=("a",), to_model="b", swap_s=9.0), "swap_seconds_total", "from_model=a to_model=b", 9),
+    (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
     (sample(ev.SwapFailed, to_model="b", reason="timeout"), "swap_failures_total", "to_model=b reason=timeout", 1),
     (STUCK, "unload_failures_total", "model=a reason=swap_failed", 1),
     (sample(ev.BackendWentDown), "backend_outages_total", "", 1),

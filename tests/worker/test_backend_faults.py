@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
-from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemEnded, ItemResent, ResidencyDrifted
+from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemEnded, ItemResent, ModelUnresponsive, ResidencyDrifted
 from hearth.execution.executor import PROBE_S
 from hearth.execution.request import Submission
 from hearth.types import Dialect, Outcome, ResidentModel
@@ -173,6 +173,16 @@ async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once
     assert text_of(await body_of(ticket)) == FULL_TEXT
     assert (house.now, [record.kind for record in house.ollama.control]) == (healed_at, ["unload", "load"])
     assert (await house.end_of(ticket)).attempts == 2
+
+
+@in_house("a", resident=("a",))
+async def test_each_reload_for_silence_is_reported_with_how_many_there_were_in_ten_minutes(house: House):
+    for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
+        await sleep_until(seconds)
+        house.ollama.wedge("a:latest")
+        assert text_of(await body_of(house.submit("a", stream=True))) == FULL_TEXT
+    assert [event.reloads for event in house.events.of(ModelUnresponsive)] == [1, 2, 3, 3, 1]
+    assert {event.model for event in house.events.of(ModelUnresponsive)} == {"a:latest"}
 
 
 @in_house("a", resident=("a",))

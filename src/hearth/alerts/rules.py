@@ -15,6 +15,8 @@ AlertKey = tuple[AlertType, str]
 NAME_CHARS = 100
 REASON_CHARS = 300
 SHOWN_PROBLEMS = 3
+TOLERATED_RELOADS = 2
+"""Of a model that sent nothing, within ten minutes."""
 OWN_TASK = "alerts"
 """Where a defect of the alerter itself is reported; an alert about that would only feed it."""
 
@@ -163,6 +165,15 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
     return drift, *(_is_loaded(model, event.at) for model in event.appeared)
 
 
+def _unresponsive(event: events.ModelUnresponsive) -> tuple[Alert, ...]:
+    if event.reloads <= TOLERATED_RELOADS:
+        return ()
+    text = f"{shown(event.model)} was reloaded {event.reloads} times within 10 minutes because it sent nothing."
+    advice = "Look into the model server's log. If its first token takes long, raise ollama.first_byte_timeout_s."
+    kind = AlertType.MODEL_UNRESPONSIVE
+    return (Alert(type=kind, subject=event.model, at=event.at, severity=Severity.ERROR, text=f"{text} {advice}"),)
+
+
 def _exhausted(event: events.BudgetExhausted) -> str:
     text = f"A request of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
     return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today is spent or reserved."
@@ -230,6 +241,7 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.SwapFailed: _swap_failed,
     events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
     events.ResidencyDrifted: _drifted,
+    events.ModelUnresponsive: _unresponsive,
     events.GpuLost: _begins(
         AlertType.GPU_LOST, "The GPU can no longer be read ({reason}). If models fail too, the machine may need a restart."
     ),

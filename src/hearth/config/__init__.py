@@ -79,6 +79,11 @@ class AlertType(StrEnum):
     GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
     SWAP_FAILED = "swap_failed", "Model did not load", "a model did not load, or did not unload"
     MODEL_OFFLOADED = "model_offloaded", "Model runs partly on the CPU", "a model runs partly on the CPU"
+    MODEL_UNRESPONSIVE = (
+        "model_unresponsive",
+        "Model reloaded again and again",
+        "a model was reloaded more than twice within 10 minutes because it sent nothing",
+    )
     RESIDENCY_DRIFTED = "residency_drifted", "Models changed without Hearth", "another program loaded or unloaded a model"
     BACKEND_DOWN = "backend_down", "Model server down", "the model server does not answer"
     BUDGET = "budget", "Cloud budget nearly spent", "budget.alert_pct of the daily cloud budget is spent"

@@ -235,6 +235,15 @@ class ModelOffloaded(Event, level=WARNING):
     vram_mib: float
 
 
+class ModelUnresponsive(Event, level=WARNING):
+    """A loaded model sent nothing for `ollama.first_byte_timeout_s`, so it is unloaded and loaded again. Fields: `model`;
+    `reloads`: how often this happened within ten minutes, this time included.
+    """
+
+    model: str
+    reloads: int
+
+
 class GpuFound(Event):
     """The GPU was read for the first time. Fields: `name` of the GPU; `total_mib`: its memory."""
 

@@ -126,6 +126,7 @@ _ALL = (
     _counter("hearth_swap_seconds_total", "Time of these swaps, unload and load.", "from_model", "to_model"),
     _counter("hearth_swap_failures_total", "Failed loads.", "to_model", "reason"),
     _counter("hearth_unload_failures_total", "Models that could not be unloaded.", "model", "reason"),
+    _counter("hearth_unresponsive_reloads_total", "Times a model was unloaded and loaded again because it sent nothing.", "model"),
     _gauge("hearth_swap_in_progress", "1 during a swap."),
     _gauge(
         "hearth_swap_overhead_ratio",

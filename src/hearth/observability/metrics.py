@@ -82,6 +82,7 @@ class Metrics(HandlingSink):
             ev.WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
             ev.AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
             ev.AlertFailed: lambda it: add("hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts),
+            ev.ModelUnresponsive: lambda it: add("hearth_unresponsive_reloads_total", model(it)),
             ev.ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
             ev.ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
             ev.DiskRanLow: lambda _: self._disk_low.set(1),

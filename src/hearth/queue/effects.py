@@ -26,6 +26,7 @@ from hearth.events import (
     ItemPromoted,
     ItemProtected,
     ItemResumed,
+    ModelUnresponsive,
     SwapCompleted,
     SwapFailed,
     SwapStarted,
@@ -44,6 +45,8 @@ from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
 RETRY_AFTER_DOWN_S = 5.0
+RELOADS_WITHIN_S = 600.0
+"""How long a reload for silence is remembered."""
 
 
 class Effects:
@@ -61,6 +64,10 @@ class Effects:
         self._last_dialect: dict[str, Dialect] = {}
         self._swap: tuple[Load, float] | None = None
         self._last_swap: dict[str, tuple[float, float]] = {}
+        self._silent: set[str] = set()
+        """Models that have sent nothing in time since they were loaded."""
+        self._reloaded_at: dict[str, list[float]] = {}
+        """When models were unloaded for that, within `RELOADS_WITHIN_S`."""
 
     def record(self, fact: Input, now: float) -> None:
         """Emit what a fact says by itself, whatever is decided upon it."""
@@ -69,6 +76,9 @@ class Effects:
                 self._first_byte(sequence, now, forwarded=forwarded)
             case inputs.Finished(sequence=sequence):
                 self._finished(sequence, now)
+            case inputs.Failed(sequence=sequence, fault="first_byte_timeout"):
+                work = self._registry.live(sequence)
+                self._silent.update(() if work is None or work.model is None else (work.model,))
             case inputs.PolicyChanged(settings=settings):
                 self._tracker.update(settings.gpu.home_model, settings.gpu.alerts)
             case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=True):
@@ -79,6 +89,7 @@ class Effects:
     def _record_residency(self, fact: Input, now: float) -> None:
         match fact:
             case inputs.Loaded(model=model, vram_mib=vram_mib):
+                self._silent.discard(model)
                 self._watch.look_soon()
                 self._loaded(model, now, vram_mib)
             case inputs.LoadFailed(model=model):
@@ -107,6 +118,8 @@ class Effects:
             case Load(model=model):
                 self._load(action, now)
             case Unload(model=model):
+                if model in self._silent:
+                    self._report_silence(model, now)
                 self._swapper.unload(model)
             case Fail() | Requeue() | Promote() | Hold():
                 work = self._registry.live(action.sequence)
@@ -128,6 +141,12 @@ class Effects:
                 self._registry.tell(work, ItemPromoted(at=now, band=band.name.lower(), waited_s=waited_s, **work.identity))
             case Hold():
                 self._registry.tell(work, ItemHeld(at=now, attempt=work.attempt, **work.identity))
+
+    def _report_silence(self, model: str, now: float) -> None:
+        self._silent.discard(model)
+        recent = [at for at in self._reloaded_at.get(model, ()) if at > now - RELOADS_WITHIN_S]
+        self._reloaded_at[model] = [*recent, now]
+        self._emit(ModelUnresponsive(at=now, model=model, reloads=len(recent) + 1))
 
     # Attempts.
 
