@@ -302,6 +302,15 @@ def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, s
     assert [*effectless(parsed(text).settings)] == says
 
 
+def test_a_drain_that_holds_back_more_than_before_is_named_where_tasks_are_announced() -> None:
+    text = "scheduling: {schedule_drain_minutes: 2, announcements: %s}"
+    task = "[{cron: '0 7 * * *', task_type: digest}]"
+    said = [*changed_meanings(parsed(text % task).settings)]
+    assert len(said) == 1
+    assert said[0].startswith("scheduling.schedule_drain_minutes: holds back what could still run")
+    assert [*changed_meanings(parsed(text % "[]").settings)] == []
+
+
 def test_a_limit_of_requests_that_no_longer_counts_embeddings_is_named_until_those_have_their_own() -> None:
     text = "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, callers: {local: {requests_per_minute: 3%s}}}"
     said = [*changed_meanings(parsed(text % "").settings)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hearth.scheduling import inputs
-from hearth.scheduling.estimates import GAPS, KEPT_CALLERS, MAX_CALLERS, MAX_HABITS, RECENT, RUNS, STEPS, Arrivals, Estimates
+from hearth.scheduling.estimates import GAPS, KEPT_CALLERS, MAX_CALLERS, MAX_HABITS, RECENT, RUNS, STEPS, SWAP_MEMORY, Arrivals, Estimates
 from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
@@ -26,7 +26,7 @@ def after(*swaps_s: float, runs: list[tuple[QueueItem, Usage, float]] | None = N
     for each in swaps_s:
         estimates.learn_swap("a", "b", each)
     for ran, usage, run_s in runs or []:
-        estimates.learn_item(ran, "a", usage, run_s=run_s)
+        estimates.learn_item(ran, "a", usage, run_s=run_s, expected_s=run_s)
     return estimates
 
 
@@ -85,34 +85,76 @@ def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_c
     assert after().service_s(item(), "a", kept_tokens) == pytest.approx(service_s)
 
 
+@for_each(
+    ("took", "longest_s"),
+    [
+        ([], 15.0),  # three times what is expected, as if lengths were exponential
+        ([1.0, 2.0], 15.0),  # few runs only make it longer
+        ([1.0, 7.0], 35.0),
+        ([1.0] * 18, 15.0),
+        ([1.0] * 19, 5.0),
+        ([*[1.0] * 18, 7.0], 35.0),
+        ([*[0.5] * 28, 2.0, 7.0], 10.0),  # at most one in twenty takes longer
+        ([7.0, *[1.0] * RUNS], 5.0),
+        ([0.1] * RUNS, 5.0),
+    ],
+)
+def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(took: list[float], longest_s: float):
+    estimates = Estimates(swap_prior_s=10.0)
+    for multiple in took:
+        estimates.learn_item(item(), "a", Usage(), run_s=5.0, expected_s=5.0 / multiple)
+    assert estimates.longest_s(item(), "a") == pytest.approx(longest_s)
+
+
+@for_each(
+    ("known", "longest_s"), [({"max_tokens": 40}, 1.0), ({"max_tokens": 10**400}, 15.0), ({"kind": "embed", "prompt_tokens": 1000}, 3.0)]
+)
+def test_no_answer_is_taken_to_be_longer_than_its_own_limit(known: dict[str, Any], longest_s: float):
+    assert Estimates(swap_prior_s=10.0).longest_s(item(**known), "a") == pytest.approx(longest_s)
+
+
+def test_the_longest_likely_swap_is_the_longest_of_the_last():
+    assert after(5.0, 500.0).longest_swap_s("a", "b") == 500.0
+    forgotten = after(500.0, *[5.0] * SWAP_MEMORY)
+    assert forgotten.longest_swap_s("a", "b") == forgotten.swap_s("a", "b") < 8.0
+    assert after().longest_swap_s("a", "b") == 10.0
+
+
 def experienced() -> Estimates:
     estimates = after(4.0, 6.0, 90.0, runs=[(item(caller, prompt_tokens=200), TIMED, 9.0) for caller in "cd"])
     estimates.learn_swap("", "a", 4.0)
+    estimates.learn_item(item("e"), "a", Usage(), run_s=9.0, expected_s=2.25)
     estimates.learn_idle_end(("a", "b"), (0.0, 4.0, "b"))
     estimates.learn_idle_end(("a", "b"), (7.5, 1.0, ""))
     return estimates
 
 
-def test_what_was_learned_survives_being_written_down_and_a_copy_learns_apart():
+def test_what_was_learned_survives_being_written_down():
     old, again = experienced(), after()
     again.restore(json.loads(json.dumps(old.export(), allow_nan=False)))
-    before, twin = old.export(), old.copied()
-    assert again.export() == twin.export() == before
+    assert again.export() == old.export()
     asked = item("d", prompt_tokens=900)
     assert again.service_s(asked, "a") == old.service_s(asked, "a")
+    assert again.longest_s(asked, "a") == old.longest_s(asked, "a") > 3.5 * again.service_s(asked, "a")
     assert (again.swap_s("x", "b"), again.run_s("a")) == (old.swap_s("x", "b"), 9.0)
-    for estimates in (twin, again):
-        estimates.learn_swap("a", "b", 100.0)
-        estimates.learn_idle_end(("a", "b"), (1.0, 1.0, "a"))
-    assert again.export() == twin.export()
-    twin.learn_item(item(prompt_tokens=200), "a", Usage(prompt_tokens=900, output_tokens=5, prompt_s=0.1), run_s=1.0)
-    assert old.export() == before
+
+
+def test_what_a_forecast_makes_up_teaches_nothing():
+    old = experienced()
+    before, twin = old.export(), old.unlearning()
+    twin.learn_swap("a", "b", 100.0)
+    twin.learn_idle_end(("a", "b"), (1.0, 1.0, "a"))
+    usage = Usage(prompt_tokens=900, output_tokens=5, prompt_s=0.1)
+    twin.learn_item(item(prompt_tokens=200), "a", usage, run_s=1.0, expected_s=1.0)
+    assert old.export() == twin.export() == before
+    old.learn_swap("a", "b", 100.0)
+    assert old.export() != before
 
 
 def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
     estimates = after()
     for number in (*range(MAX_CALLERS), 0, MAX_CALLERS):
-        estimates.learn_item(item(f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0)
+        estimates.learn_item(item(f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0, expected_s=1.0)
     assert [estimates.service_s(item(f"c{number}"), "a") for number in (0, 1, 2, MAX_CALLERS)] == [1.0, 200.0, 1.0, 1.0]
     written: Any = estimates.export()["output_tokens"]
     assert [written[0][0], written[-1][0], len(written)] == [f"c{MAX_CALLERS + 2 - KEPT_CALLERS}", f"c{MAX_CALLERS}", KEPT_CALLERS]

@@ -266,6 +266,14 @@ no timer is kept for an item that has left
 an external item starts before an announced task only where it ends in time, the swap included
   - task digest 10; at 9; ext a max_tokens=40 -> start 1 on a
   - task digest 10; at 3; ext b max_tokens=40
+# Half of such answers take 5 s, one in twenty 15 s or more.
+an external item is held back if it could still run when an announced task is due and a short one is not
+  - task digest 20; at 6; ext a; ext a max_tokens=200 -> start 2 on a
+  - task digest 22; at 6; ext a -> start 1 on a
+  - task digest 40; learn - b 2; learn - b 24; at 10; ext b max_tokens=200 -> unload a
+  - task digest 40; learn - b 2; learn - b 24; at 12; ext b max_tokens=200
+  - task digest 20; at 6; 3*ext a; ext a max_tokens=200 -> start 4 on a; ext a max_tokens=40;
+  at 11; end 4 output=200 -> start 5 on a; at 12; end 5 output=40; at 20 -> start 1 on a
 # A prompt that takes 200 s to read would overrun the task in any case; the window is two minutes.
 an announcement holds nothing back before its window
   - task digest 1000; at 879.9; ext a prompt_tokens=200000 -> start 1 on a

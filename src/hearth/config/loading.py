@@ -278,6 +278,12 @@ def effectless(settings: Settings) -> Iterator[str]:
 
 def changed_meanings(settings: Settings) -> Iterator[str]:
     """Settings that meant something else in the release before, and what they mean now."""
+    scheduling = settings.scheduling
+    if scheduling.announcements and "schedule_drain_minutes" in scheduling.model_fields_set:
+        yield (
+            "scheduling.schedule_drain_minutes: holds back what could still run at the announced task "
+            "(95 % of such answers are shorter), no longer only what is expected to"
+        )
     limits = settings.rate_limits
     named = {"default": limits.default, **{f"callers.{name}": own for name, own in limits.callers.items()}}
     for name, own in named.items():

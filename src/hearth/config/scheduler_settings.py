@@ -77,7 +77,7 @@ class SchedulingSettings(Section):
     time_zone: fields.TimeZone = "local"
     """Time zone of `active_hours`, `announcements` and daily budgets, such as `Europe/Berlin`. `local` is the zone of this machine."""
     schedule_drain_minutes: Annotated[fields.Number, Field(ge=0, le=1440)] = 2.0
-    """Minutes before an announced internal task in which external requests that would still run when it begins do not start."""
+    """Minutes before an announced internal task in which external requests that could still run when it begins do not start."""
     policy: PolicyName = PolicyName.ADAPTIVE
     """Which model is served next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md)."""
     max_swap_wait_s: fields.Duration = 120.0

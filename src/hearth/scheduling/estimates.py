@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
-from math import inf
+from math import ceil, inf
 from typing import Any, TypeVar
 
 from hearth.types import QueueItem, Usage
@@ -25,6 +25,9 @@ PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
 RUNS = 30  # runs over which the mean run time of a model is taken; a few would follow every outlier
+LIKELY = 0.95
+ENOUGH_RUNS = 19  # of fewer, the longest is not yet what 95 % stay below
+EXPONENTIAL_STRETCH = 3.0  # so many times the mean, 95 % of exponential lengths stay below
 FEW_RUNS = 5  # fewer runs of a model than this say little of the next; so does a load that was never measured
 MIN_PROMPT_TOKENS = 64  # shorter prompts teach nothing of that: most of what is counted then is the model's own template
 FACTORS = (0.2, 5.0)  # a count outside this range of the guess says more about the guess (images, a cut prompt) than about the model
@@ -61,6 +64,7 @@ class Estimates:
 
     def __init__(self, *, swap_prior_s: float) -> None:
         self.swap_prior_s = swap_prior_s
+        self.learns = True
         self._swap_s: dict[tuple[str, str], float] = {}
         self._target_s: dict[str, float] = {}
         self._recent_swaps_s: dict[str, tuple[float, ...]] = {}
@@ -69,16 +73,19 @@ class Estimates:
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
         self._runs: dict[str, tuple[int, float]] = {}
+        self._stretches: dict[str, tuple[float, ...]] = {}
         self._idle_ends: dict[tuple[str, ...], tuple[IdleEnd, ...]] = {}
 
-    def copied(self) -> Estimates:
-        """The same knowledge, to learn on separately."""
+    def unlearning(self) -> Estimates:
+        """The same knowledge for a forecast, which learns nothing from what it makes up."""
         twin = copy(self)
-        twin.__dict__.update({name: dict(learned) for name, learned in vars(self).items() if isinstance(learned, dict)})
+        twin.learns = False
         return twin
 
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
         """Fold in one measured swap; `origin` is "" for an empty GPU."""
+        if not self.learns:
+            return
         recent = self._recent_swaps_s.get(target, ())
         cap = max(SWAP_CAP_S, sorted(recent)[len(recent) // 2] if recent else 0.0)
         self._recent_swaps_s[target] = (*recent, seconds)[-SWAP_MEMORY:]
@@ -90,8 +97,22 @@ class Estimates:
         known = self._swap_s.get((origin, target))
         return known if known is not None else self._target_s.get(target, self.swap_prior_s)
 
-    def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float) -> None:
-        """Fold in one finished generation; `run_s` is dispatch to end and stands in where the dialect carries no timings."""
+    def longest_swap_s(self, origin: str, target: str) -> float:
+        """Seconds that a swap can be expected to take at most: the longest of the last ones to this target."""
+        return max((self.swap_s(origin, target), *self._recent_swaps_s.get(target, ())))
+
+    def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float, expected_s: float) -> None:
+        """Fold in one finished generation.
+
+        Args:
+            run_s: from dispatch to end; stands in where the dialect carries no timings.
+            expected_s: what that was expected to be at its dispatch.
+        """
+        if not self.learns:
+            return
+        if expected_s > 0:
+            stretches = self._stretches.get(model, ())
+            self._stretches[model] = (*stretches, run_s / expected_s)[-RUNS:]
         count, mean_s = self._runs.get(model, (0, 0.0))
         count += count < RUNS
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
@@ -122,6 +143,8 @@ class Estimates:
 
     def learn_idle_end(self, models: tuple[str, ...], end: IdleEnd) -> None:
         """Fold in what ended an idle time that began with these models in memory."""
+        if not self.learns:
+            return
         self._idle_ends[models] = (*self._idle_ends.pop(models, ()), end)[-IDLE_ENDS:]
         if len(self._idle_ends) > MAX_IDLE_SETS:
             del self._idle_ends[next(iter(self._idle_ends))]
@@ -155,6 +178,28 @@ class Estimates:
             output = max(output - kept_tokens, output * LEAST_REST)
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
+    def longest_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+        """Seconds within which 95 % of such answers end, from dispatch; nothing beyond the answer's own limit."""
+        expected_s = self.service_s(item, model, kept_tokens)
+        longest_s = expected_s * self._stretch(model)
+        if item.max_tokens is None or (model not in self._decode_tps and model in self._runs):
+            return longest_s
+        return max(expected_s, min(longest_s, self._up_to_s(item, model, item.max_tokens)))
+
+    def _stretch(self, model: str) -> float:
+        """How many times what was expected 95 % of the last answers took at most, and at least once.
+
+        As many as of lengths that are exponential, or more, until enough were seen to tell.
+        """
+        seen = self._stretches.get(model, ())
+        if len(seen) < ENOUGH_RUNS:
+            return max((EXPONENTIAL_STRETCH, *seen))
+        return max(1.0, sorted(seen)[ceil(LIKELY * len(seen)) - 1])
+
+    def _up_to_s(self, item: QueueItem, model: str, output_tokens: float) -> float:
+        decode_tps = self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
+        return self.prompt_s(item, model) + min(output_tokens, MOST) / decode_tps
+
     def limit_s(self, item: QueueItem, model: str, context_tokens: int = 0) -> float:
         """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed.
 
@@ -177,6 +222,7 @@ class Estimates:
             "prompt_tps": dict(self._prompt_tps),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
+            "stretches": {model: list(seen) for model, seen in self._stretches.items()},
             "idle_ends": [[list(models), [list(end) for end in ends]] for models, ends in self._idle_ends.items()],
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
@@ -195,6 +241,8 @@ class Estimates:
             learned["_runs"] = {model: (RUNS, mean_s) for model, mean_s in _measured(document.get("run_s", {}).items()).items()}
             recent = document.get("recent_swaps_s", {}).items()
             learned["_recent_swaps_s"] = {target: tuple(map(float, swaps))[-SWAP_MEMORY:] for target, swaps in recent}
+            stretches = document.get("stretches", {}).items()
+            learned["_stretches"] = {model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:] for model, seen in stretches}
             ends = document.get("idle_ends", ())
             learned["_idle_ends"] = {
                 tuple(models): tuple((float(gap_s), float(weight), str(model)) for gap_s, weight, model in found[-IDLE_ENDS:])

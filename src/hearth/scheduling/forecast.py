@@ -86,7 +86,7 @@ class _Shadow:
         for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced", "installed"):
             setattr(mine, name, getattr(state, name))
         mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
-        mine.estimates, mine.arrivals = state.estimates.copied(), copy(state.arrivals)
+        mine.estimates, mine.arrivals = state.estimates.unlearning(), copy(state.arrivals)
         mine.arrivals.learns = False  # nothing, from what is made up
         mine.residency = state.residency.copied(mine.estimates)
         mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}

@@ -24,7 +24,7 @@ goes in order, so that a large prompt is not passed for ever. Chosen items start
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
 _INTERRUPTED = Band.INTERRUPTED  # looked up once: in Python 3.11 that takes as long as calling a function
 
+PASSED = 100  # so many of a line that are held back for an announced task may be passed by a short one
 PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
 
 Lines = Mapping[str | None, list[Entry]]
@@ -190,8 +191,9 @@ class Placement:
         models, self._candidates = list(lines), None
         while models := self._servable(band, models):
             if self._candidates is None:
-                self._candidates = self._heads(band, [lines[model][0] for model in models])
-            chosen, why = self._choose(band, self._candidates)
+                self._candidates = self._heads(band, [lines[model] for model in models])
+                models = [each.entry.item.model for each in self._candidates]
+            chosen, why = self._choose(band, self._candidates) if models else (None, "waiting")
             if chosen is None:
                 break
             model = chosen.entry.item.model
@@ -208,13 +210,23 @@ class Placement:
             return models
         return [model for model in models if model is None or model in self._residents]
 
-    def _heads(self, band: Band, heads: list[Entry]) -> Candidates:
+    def _heads(self, band: Band, lines: list[list[Entry]]) -> Candidates:
+        """The first of each line that may start."""
         evictions, found = self._found_evictions, Candidates([], [])
+        heads = self._not_held(lines) if self._state.announced and band in EXTERNAL_BANDS else [line[0] for line in lines]
         for entry in heads:
             resident = self._stays(entry.item.model)
             candidate = Candidate(entry, self._state, band, self._now, resident=resident, evictions=evictions)
             (found.served if resident else found.others).append(candidate)
         return found
+
+    def _not_held(self, lines: list[list[Entry]]) -> Iterator[Entry]:
+        """The first of each line that is not held back for an announced task: what is short passes what may be long."""
+        state, now = self._state, self._now
+        for line in lines:
+            entry = next((entry for entry in line[:PASSED] if not state.is_held(entry, now)), None)
+            if entry is not None:
+                yield entry
 
     def _insists(self, model: str) -> bool:
         """Does the first item that waits for what was just loaded, an external one, start whoever else wants the memory?"""
@@ -280,8 +292,6 @@ class Placement:
 
     def _serve(self, band: Band, entry: Entry, why: SwapReason) -> bool:
         """Dispatch the head of a line if it can start now; else reserve what it waits for."""
-        if self._state.is_held(entry, self._now):
-            return False
         model = entry.item.model
         if model is None:
             return self._serve_anywhere(band, entry)
@@ -380,7 +390,7 @@ def next_round(state: State, head: Entry, resident: Resident, now: float) -> lis
     number = state.rounds[place] = state.rounds.get(place, 0) + 1
     slots, every = resident.free_slots, settings.force_fifo_every
     packs = settings.mode == "pack" and slots > 1 and not (every > 0 and number % every == 0)
-    line = state.waiting.lines[head.band][head.item.model][: settings.lookahead if packs else slots]
+    line = state.waiting.from_entry(head, settings.lookahead if packs else slots)
     window = [entry for entry in line if entry is head or not state.is_held(entry, now)]
     costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
     return [window[index] for index in chosen(costs, slots=slots, budget=budget, packs=packs)]

@@ -126,19 +126,20 @@ class State:
         return resident is not None and bool(resident.running)
 
     def near_tasks(self, now: float) -> Iterable[tuple[float, str]]:
-        """The announced internal tasks so near that external work which would still run then is held back."""
+        """The announced internal tasks so near that external work which could still run then is held back."""
         window_s = self.settings.scheduling.schedule_drain_minutes * 60
         return (each for each in self.announced if each[0] - window_s <= now < each[0])
 
     def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
-        """The announced task for which this waiting item is held back, as an external one that would still run when that is due."""
-        if not self.announced or not entry.external:
+        """The announced task for which this waiting item is held back: an external one that could still run when that is due."""
+        near = list(self.near_tasks(now)) if self.announced and entry.external else []
+        if not near:
             return None
         model = entry.item.model or self.home or ""
-        needed_s = self.estimates.service_s(entry.item, model, entry.kept_tokens)
+        needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
         if entry.item.model is not None and self.residency.ready(model) is None:
-            needed_s += self.estimates.swap_s(next(iter(self.residency.residents), ""), model)
-        return next((task for task in self.near_tasks(now) if now + needed_s > task[0]), None)
+            needed_s += self.estimates.longest_swap_s(next(iter(self.residency.residents), ""), model)
+        return next((task for task in near if now + needed_s > task[0]), None)
 
     def is_held(self, entry: Entry, now: float) -> bool:
         """Is it held back for an announced task? Asks to be woken when that is due."""

@@ -149,7 +149,8 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
         return []
     behind = item.lane is _EXTERNAL_LANE and state.waiting.lines[_EXTERNAL_BAND][item.model][0] is not entry
-    return None if behind and state.held_until is None and state.down_since is None and not state.draining else []
+    heads_are_all = not (state.held_until is not None or state.down_since is not None or state.draining or state.announced)
+    return None if behind and heads_are_all else []
 
 
 def _is_gone(state: State, item: QueueItem) -> bool:
@@ -197,7 +198,8 @@ def _go_on(entry: Entry) -> None:
 
 def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
     item, model = entry.item, entry.model or ""
-    state.estimates.learn_item(item, model, usage, now - entry.dispatched_at)
+    run_s, expected_s = now - entry.dispatched_at, entry.expected_end_at - entry.dispatched_at
+    state.estimates.learn_item(item, model, usage, run_s, expected_s)
     resident = state.residency.residents.get(model)
     if resident is not None and resident.embeds and item.kind == "generate" and usage.output_tokens:
         resident.embeds = False

@@ -108,6 +108,12 @@ class WaitingRoom:
         else:
             del self._external_of[caller]
 
+    def from_entry(self, entry: Entry, limit: int) -> list[Entry]:
+        """An entry and those behind it in its line."""
+        line = self.lines[entry.band][entry.item.model]
+        place = 0 if line[0] is entry else bisect_left(line, entry.key, key=_key)
+        return line[place : place + limit]
+
     def up_to(self, band: Band, model: str | None) -> int:
         """How many entries wait for exactly this model in this band or a more urgent one."""
         return sum([len(lines[model]) for lines in self.lines[: band + 1] if model in lines])
