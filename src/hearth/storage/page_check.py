@@ -19,6 +19,8 @@ from hearth.storage.opening import (
 )
 
 CHECK_INTERVAL_S = 3600.0
+INSTRUCTIONS = 100_000
+"""Of SQLite's machine between two looks whether the check is to end: some milliseconds."""
 MAX_SHARE = 0.01
 """Of a processor's time, on average. A check reads all of the file."""
 
@@ -42,11 +44,13 @@ class PageCheck:
         self._interval_s = interval_s
         self._look = look
         self._connection: sqlite3.Connection | None = None
+        self._is_ending = False
 
     async def run(self) -> None:
         """Look every hour until cancelled; less often where that takes long."""
         loop = asyncio.get_running_loop()
         pause_s = self._interval_s
+        self._is_ending = False
         threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hearth-storage-check")
         try:
             while True:
@@ -58,20 +62,24 @@ class PageCheck:
                 took_s = self._clock.monotonic() - began_at
                 pause_s = max(self._interval_s, took_s / MAX_SHARE)
         finally:
-            self._interrupt()
+            self._end()
             threads.shutdown(wait=False)
 
     def _found(self) -> str | None:
         """What is wrong; None where that could not be found out now."""
         try:
-            with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as self._connection:
-                return self._look(self._connection)
+            with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as connection:
+                self._connection = connection
+                connection.set_progress_handler(lambda: self._is_ending, INSTRUCTIONS)
+                return self._look(connection)
         except DATABASE_ERRORS as error:
             return str(error) if fault_of(error) == "corrupt" else None
         finally:
             self._connection = None
 
-    def _interrupt(self) -> None:
+    def _end(self) -> None:
+        """End a check that is under way: at its next look, or within one long instruction."""
+        self._is_ending = True
         connection = self._connection
         if connection is not None:
             with suppress(sqlite3.Error):  # it has just been closed
