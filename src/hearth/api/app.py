@@ -45,7 +45,8 @@ class HearthApp:
 
     def _use(self, config: GatewayConfig) -> None:
         self._config = config
-        self._hosts = HostRules(self._host, config.settings.server, has_keys=bool(config.settings.auth.keys))
+        has_keys = bool(config.settings.auth.keys)
+        self._hosts = HostRules(self._host, config.settings.server, has_keys=has_keys)
         self._keyring = Keyring(config.settings.auth)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

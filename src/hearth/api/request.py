@@ -130,7 +130,13 @@ class Request:
         await self.answer.whole(200, ((b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode("ascii"))), body)
 
 
-def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], str], base_path: str = "") -> Request:
+def request_of(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    new_id: Callable[[], str],
+    base_path: str = "",
+) -> Request:
     """The request in an ASGI scope of type `http`, without the `base_path` of a proxy.
 
     `new_id` names it where its caller does not, or not in a form that fits a log line.

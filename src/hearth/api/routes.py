@@ -231,7 +231,14 @@ def _without_slashes(path: str) -> str:
     return "/" + "/".join(filter(None, path.split("/")))
 
 
-async def _redirect(request: Request, caller: Identity, body: Body, *, status: int, to: str) -> None:
+async def _redirect(
+    request: Request,
+    caller: Identity,
+    body: Body,
+    *,
+    status: int,
+    to: str,
+) -> None:
     del caller, body
     own = (b"x-request-id", request.request_id.encode("ascii"))
     await request.answer.whole(status, ((b"location", to.encode("latin-1")), own), b"")

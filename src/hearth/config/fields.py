@@ -214,7 +214,19 @@ def _host_pattern(text: str) -> str:
     return text
 
 
-_OWN_FIRST = frozenset("api v1 llm static healthz readyz metrics openapi.json".split())  # noqa: SIM905
+_OWN_FIRST = frozenset(
+    {
+        "api",
+        "v1",
+        "llm",
+        "static",
+        "healthz",
+        "readyz",
+        "metrics",
+        "openapi.json",
+    }
+)
+"""How addresses of Hearth begin."""
 _PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", re.ASCII)
 
 
@@ -320,6 +332,9 @@ _Window = Annotated[
 ]
 ActiveHours = Annotated[
     tuple[_Window, ...],
-    BeforeValidator(active_hours.parse_hours, json_schema_input_type=_WINDOW_TEXT | list[_WINDOW_TEXT]),
+    BeforeValidator(
+        active_hours.parse_hours,
+        json_schema_input_type=_WINDOW_TEXT | list[_WINDOW_TEXT],
+    ),
     PlainSerializer(active_hours.hours_value, return_type=str | list[str]),
 ]

@@ -25,7 +25,12 @@ _STATFS_BYTES = 256
 """More than the structure has on any system."""
 
 
-def directory_warnings(configured: str, path: Path, *, type_of: Callable[[Path], int] | None = None) -> tuple[str, ...]:
+def directory_warnings(
+    configured: str,
+    path: Path,
+    *,
+    type_of: Callable[[Path], int] | None = None,
+) -> tuple[str, ...]:
     """Texts about `storage.path`; `type_of` gives the type of the file system of a path."""
     found = open_directory(configured, path)
     nearest = next(each for each in (path, *path.absolute().parents) if _exists(each))
