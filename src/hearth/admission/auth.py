@@ -82,6 +82,8 @@ class Keyring:
             if identity is not None:
                 found[name] = identity
         identities = list(found.values())
+        # What stands beside a right key is not counted as a wrong one: clients send their placeholder
+        # with every request.
         if not identities:
             raise WrongKey if any(sent.values()) else Unauthenticated
         if any(identity is not identities[0] for identity in identities):
