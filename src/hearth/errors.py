@@ -118,6 +118,10 @@ CloudUnavailable = _kind(
 SwapFailed = _kind("SwapFailed", BackendError, 503, "The model could not be loaded.")
 BackendUnreachable = _kind("BackendUnreachable", BackendError, 503, "The model server cannot be reached.")
 BackendGone = _kind("BackendGone", BackendError, 502, "The model server closed the connection before the answer was complete.")
+RunnerDied = _kind("RunnerDied", BackendGone, 502, str(BackendGone.__doc__))
+"""The process of the model ended within an answer; the model server itself goes on."""
+AnswerCut = _kind("AnswerCut", BackendGone, 502, str(BackendGone.__doc__), reason="backend_gone")
+"""The model server ended an answer early, in an orderly way: it would do so again."""
 BackendBusy = _kind("BackendBusy", BackendError, 503, "The model server is busy.")
 FirstByteTimeout = _kind("FirstByteTimeout", BackendTimeout, 504, "The model server accepted the request but sent nothing.")
 StreamDiverged = _kind("StreamDiverged", BackendError, 502, "The interrupted answer could not be resumed.")

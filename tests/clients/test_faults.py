@@ -13,6 +13,7 @@ import pytest
 
 from hearth.config.settings import QueueSettings
 from hearth.errors import ShuttingDown
+from hearth.events import ItemBrokenOff, ItemResumed
 from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, SLOW, Home, StartHome, exhaust, house_settings
 from tests.support.patience import WITHIN_S
 
@@ -46,16 +47,17 @@ STREAMS: Asks = ASKS | {
 }
 
 
-async def parts(home: Home, name: str) -> AsyncIterator[Any]:
+async def parts(home: Home, name: str, model: str = SLOW, tokens: int = LONG_TOKENS) -> AsyncIterator[Any]:
     _, client, ask = STREAMS[name]
     async with client(home) as on:
-        async for part in await ask(on, SLOW, LONG_TOKENS, stream=True):
+        async for part in await ask(on, model, tokens, stream=True):
             yield part
 
 
 @pytest.mark.parametrize("how", ["the runner dies", "the model server goes", "the gateway stops"])
 @pytest.mark.parametrize("name", STREAMS)
-async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(home: Home, name: str, how: str):
+async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(start_home: StartHome, name: str, how: str):
+    home = await start_home(house_settings(started_streams="resume" if "server" in how else "finish"))
     stream = parts(home, name)
     await anext(stream)
     if how == "the runner dies":
@@ -64,6 +66,18 @@ async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(home: Ho
         await (home.emulator if "server" in how else home.gateway).stop()
     with pytest.raises(STREAMS[name][0], match="shutting down" if how == "the gateway stops" else None):
         await asyncio.wait_for(exhaust(stream), WITHIN_S)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_a_stream_whose_runner_dies_is_read_to_its_end_as_one(home: Home, name: str):
+    stream = parts(home, name, LLAMA, 30)
+    read = [await anext(stream)]
+    home.emulator.kill_runner(LLAMA)
+    async with asyncio.timeout(WITHIN_S):
+        read += [part async for part in stream]
+    assert len(home.events.of(ItemBrokenOff)) == 1
+    assert [event.how for event in home.events.of(ItemResumed)] == ["continued"]
+    assert len(read) >= 30
 
 
 async def whole(home: Home, name: str, model: str = SLOW, tokens: int = 1) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS, Ending, StreamTail, read_whole
+from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS, DeathNotice, Ending, StreamTail, read_whole
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
 from tests.dialects.captured import captured, captured_streams
@@ -24,6 +24,9 @@ ENDED = {
     "oai_chat_stream": NOTHING,
     **dict.fromkeys(("oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream", "anth_stream"), TWO),
 }
+SILENT = ("/v1/responses", "/v1/messages")
+"""Where Ollama says nothing of a runner that died."""
+DIED = "an error was encountered while running the model: unexpected EOF"
 BROKEN = [
     "midstream_kill_chat",
     "midstream_kill_generate",
@@ -54,8 +57,21 @@ def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever
 
 @for_each("name", BROKEN)
 def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(name):
-    died = name in ("midstream_kill_chat", "midstream_kill_generate")
-    assert ending_of(captured(name).path, captured(name).body) == Ending(complete=False, reported_error=died, usage=NOTHING)
+    reported, died = name in ("midstream_kill_chat", "midstream_kill_generate"), "kill" in name
+    expected = Ending(complete=False, reported_error=reported, usage=NOTHING, error=DIED if reported else "", died=died)
+    assert ending_of(captured(name).path, captured(name).body) == expected
+
+
+@for_each("name", [*ENDED, *BROKEN])
+@for_each("cut", [False, True])
+def test_only_the_word_of_a_death_is_held_back_and_only_as_long_as_nothing_follows(name, cut):
+    stream, route = captured(name), INFERENCE_ROUTES[captured(name).path]
+    notice, chunks = DeathNotice(route), (stream.body,) if not cut else stream.chunks
+    passed = b"".join([b"".join(notice.without((chunk,))) for chunk in chunks])
+    is_told = "kill" in name and route.path not in SILENT
+    held = stream.chunks[-1] if is_told else b""
+    assert passed + held == stream.body
+    assert notice.without((b"more",)) == ((held, b"more") if held else (b"more",))
 
 
 @given(st.sampled_from(STREAMS), st.data())
@@ -91,7 +107,11 @@ LAST: list[tuple[str, bytes, Ending]] = [
         for separator in ("\u2028", "\u0085")
     ),
     *(  # what the gateway itself ends a stream with
-        (path, stream_error(route, BackendGone(), RequestId("req_1")), Ending(complete=False, reported_error=True, usage=NOTHING))
+        (
+            path,
+            stream_error(route, BackendGone(), RequestId("req_1")),
+            Ending(complete=False, reported_error=True, usage=NOTHING, error=BackendGone().message if path.startswith("/api") else ""),
+        )
         for path, route in INFERENCE_ROUTES.items()
         if "embed" not in path
     ),
@@ -104,8 +124,8 @@ LAST: list[tuple[str, bytes, Ending]] = [
         for kind in (b"failed", b"incomplete")
     ),
     *(
-        (path, body, Ending(complete=False, reported_error=False, usage=NOTHING))
-        for path in ("/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+        (path, body, Ending(complete=False, reported_error=False, usage=NOTHING, died=path in SILENT))
+        for path in ("/api/chat", "/v1/chat/completions", *SILENT)
         for body in (b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n")
     ),
     *(  # no terminator is what an answer only says

@@ -29,7 +29,7 @@ two: a home model that embeds and is asked for a text; then one who leaves a sha
 drain; a pause of no length; a restart just before the end; a lower limit of interruptions in the instant of one;
 a death in which a shared call is sent; a death before the end of a call at Claude is written. Their disks did not fail yet."""
 EXPECTED = Counter(
-    {"ItemEnded": 2800, "ItemInterrupted": 32, "ItemResent": 32, "JobEnded": 240, "EmbeddingsFlushed": 100}
+    {"ItemEnded": 2800, "ItemInterrupted": 32, "ItemResent": 32, "ItemBrokenOff": 4, "JobEnded": 240, "EmbeddingsFlushed": 100}
     | {"at Claude": 320, "kills": 20, "restarts": 80, "shared calls": 10}
     | {f"batch {status}": count for status, count in (("completed", 10), ("failed", 2), ("expired", 2), ("cancelled", 2))}
     | {"webhook delivered": 10, "webhook failed": 5, "came": 8, "went": 3}

@@ -38,6 +38,8 @@ class Front:
         self._loaded = False
         self.bodies: list[dict[str, Any]] = []
         """Of the proxied requests, in order."""
+        self.dies_after: int | None = None
+        """Chunks after which the connection of the next stream breaks."""
         self.warm: Callable[[], bool] = lambda: True
         """Whether the engine may use its prompt cache for the next request; a swap leaves none."""
 
@@ -114,8 +116,12 @@ class Front:
             passed = web.StreamResponse(status=answer.status, headers=kept)
             with suppress(ConnectionResetError):  # the caller left between two chunks
                 await passed.prepare(request)
+                left, self.dies_after = self.dies_after, None
                 async for chunk in answer.content.iter_any():
                     await passed.write(chunk)
+                    left = None if left is None else left - 1
+                    if left == 0 and request.transport is not None:
+                        request.transport.abort()
                 await passed.write_eof()
         return passed
 

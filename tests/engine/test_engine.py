@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
+from hearth.events import ItemBrokenOff, ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
 from tests.engine.conftest import Bench
 from tests.engine.front import MODEL
 from tests.engine.gguf import WORDS
@@ -135,6 +135,16 @@ async def test_a_text_goes_on_as_it_would_have_at_temperature_0(letters, capsys)
         print(f"\n{equal} of {rounds} equal, {[event.how for event in resumed].count('continued')} continued of {len(resumed)}")  # noqa: T201
     assert equal == rounds
     assert {event.how for event in resumed} == {"continued"}
+
+
+async def test_a_stream_whose_connection_breaks_goes_on_as_it_would_have(letters):
+    letters.front.warm = lambda: False
+    asked = asking("tell", max_tokens=TOKENS, temperature=1e-6)
+    whole = await undisturbed(letters, asked)
+    letters.front.dies_after = 30
+    assert await undisturbed(letters, asked) == whole
+    assert len(letters.events.of(ItemBrokenOff)) == 1
+    assert [event.how for event in letters.events.of(ItemResumed)] == ["continued"]
 
 
 STOPS = [letter + "zzz" for letter in "abcdefghi"]

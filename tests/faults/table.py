@@ -72,10 +72,10 @@ F-25 [faults, wire, worker] 200, then an error line -> a failure in the stream, 
 F-26 [backends, faults, worker] garbage, a page, bytes, nothing -> an error, never a completed answer
 F-27 [backends, dialects, faults] half a line, half a character, a byte at a time -> the same answer however it is cut; a cut one is an
     error
-F-28 [backends, emulator, faults] it hangs up in mid-stream: FIN, reset, too short, no last chunk -> a truncated answer is never told as a
-    complete one
+F-28 [backends, clients, emulator, faults, worker] it hangs up in mid-stream: FIN, reset, too short, no last chunk; its model dies -> a
+    stream goes on where it can; a truncated answer is never told as a complete one
   in every phase: call gone_mid_stream, two calls gone_mid_stream, call gone_before_head, two calls gone_before_head, call no_done, two
-    calls no_done
+    calls no_done, call runner_dies, two calls runner_dies
 F-29 [backends] a line without end -> cut off
 F-30 [faults, worker] it is slow, or falls silent in the middle -> silence has a limit of its own; slowness does not end an answer
   in every phase: call slow, two calls slow, call stall, two calls stall

@@ -91,6 +91,7 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.ItemResumed, catch_up_s=1.5), "replay_catch_up_seconds_total", "", 1.5),
     (sample(ev.ItemDiverged), "replays_total", "result=diverged", 1),
     (sample(ev.ItemResent, reason="backend_gone"), "resends_total", "reason=backend_gone", 1),
+    (sample(ev.ItemBrokenOff, reason="runner_died"), "broken_streams_total", "reason=runner_died", 1),
     (sample(ev.SwapCompleted, from_models=("a",), to_model="b"), "swaps_total", "from_model=a to_model=b", 1),
     (sample(ev.SwapCompleted, from_models=("a", "c"), to_model="b"), "swaps_total", "from_model=a+c to_model=b", 1),
     (sample(ev.SwapCompleted, from_models=(), to_model="b"), "swaps_total", "from_model=none to_model=b", 1),

@@ -139,6 +139,7 @@ def end(at: float, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> Event:
 
 QUEUED, CALLED = about(ItemQueued), about(ItemDispatched)
 RESENT = sample(ev.ItemResent, at=1.0, sequence=SequenceNumber(1), model="m", reason="backend_gone")
+BROKEN_OFF = sample(ev.ItemBrokenOff, at=1.0, sequence=SequenceNumber(1), model="m", reason="runner_died")
 GIVEN_UP = end(9.0, Outcome.CANCELLED)
 LIVES: dict[str, tuple[list[Event], list[str]]] = {
     "a wait with its swap in it and a call with its first byte in it": (
@@ -153,6 +154,10 @@ LIVES: dict[str, tuple[list[Event], list[str]]] = {
     "a call that failed unseen is an error and the item is none": (
         [QUEUED, CALLED, RESENT, about(ItemDispatched, 1.0), end(2.0, first_byte_s=None)],
         ["queue 0-0", "chat m 0-1 error=backend_gone outcome=resent", "queue 1-1", "chat m 1-2"],
+    ),
+    "so is one in which the model server died": (
+        [QUEUED, CALLED, about(ev.ItemStreaming, 0.5), BROKEN_OFF, about(ItemDispatched, 1.5), end(2.0, first_byte_s=None)],
+        ["queue 0-0", "chat m 0-1 error=runner_died outcome=broken_off", "  first byte 0-0.5", "queue 1-1.5", "chat m 1.5-2"],
     ),
     "loads that failed stand in the wait": (
         [QUEUED, failed_load(1.0), failed_load(3.0), end(3.0, Outcome.FAILED, reason="swap_failed")],

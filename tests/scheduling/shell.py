@@ -176,8 +176,9 @@ class Shell:
             self._end(sequence, "finished")
         return self.tell(inputs.Finished(sequence=Sequence(sequence), attempt=attempt, usage=usage or Usage()))
 
-    def fail(self, sequence: int, fault: Fault) -> list[str]:
-        return self.tell(inputs.Failed(sequence=Sequence(sequence), attempt=self._over(sequence), fault=fault))
+    def fail(self, sequence: int, fault: Fault, kept_tokens: int | None = None) -> list[str]:
+        attempt = self._over(sequence)
+        return self.tell(inputs.Failed(sequence=Sequence(sequence), attempt=attempt, fault=fault, kept_tokens=kept_tokens))
 
     def stop(self, sequence: int) -> list[str]:
         assert sequence in self.stopping, f"nobody told {sequence} to stop"

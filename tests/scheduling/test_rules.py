@@ -374,6 +374,18 @@ FAULTS = """
 a second fault gives the item up, and so does the first after bytes were forwarded
   - ext a -> start 1 on a; ext a; fail 1 backend_gone -> start 1 on a; fail 1 backend_gone -> fail 1 attempts_exhausted, start 2 on a
   - ext a -> start 1 on a; first_byte 1 forwarded; fail 1 backend_gone -> fail 1 attempts_exhausted
+a stream in which the backend died goes on before all others of its lane, twice at most
+  - ext a -> start 1 on a; ext a; first_byte 1 forwarded; fail 1 backend_gone 5 -> start 1 on a; first_byte 1 forwarded;
+  fail 1 backend_gone 5 -> start 1 on a; first_byte 1 forwarded; fail 1 backend_gone 5 -> fail 1 attempts_exhausted, start 2 on a
+  - int a -> start 1 on a; int a; ext a; first_byte 1 forwarded; fail 1 backend_gone 5 -> start 1 on a; end 1 -> start 2 on a
+  - quiet; ext a -> start 1 on a; int a; first_byte 1 forwarded; fail 1 backend_gone 5 -> start 2 on a; ext a; end 2 -> start 1 on a
+its model is loaded again where its process has ended, and the stream waits for its backend where that is gone
+  - ext a -> start 1 on a; first_byte 1 forwarded; fail 1 runner_died 5 -> unload a; unloaded -> load a; loaded -> start 1 on a
+  - ext a -> start 1 on a; first_byte 1 forwarded; fail 1 runner_died -> fail 1 attempts_exhausted; ext a -> start 2 on a
+  - ext a -> start 1 on a; at 3; first_byte 1 forwarded; down; fail 1 backend_gone 5; at 12.9; up -> start 1 on a
+  - ext a -> start 1 on a; at 3; first_byte 1 forwarded; down; fail 1 backend_gone 5; at 13 -> fail 1 backend_down
+whose caller has left does not go on
+  ext a -> start 1 on a; first_byte 1 forwarded; cancel 1 -> abort 1; fail 1 backend_gone 5; ext a -> start 2 on a
 attempts that end with the backend do not count
   ext a -> start 1 on a; down; fail 1 backend_gone; up -> start 1 on a; fail 1 backend_gone -> start 1 on a; down; fail 1 backend_gone; up
   -> start 1 on a

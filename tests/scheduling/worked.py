@@ -180,7 +180,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "swap": lambda shell, load_s: _swapped(shell, float(load_s)),
     "at": lambda shell, instant: shell.at(float(instant) + (shell.now if instant[0] == "+" else 0.0)),
     "fire": lambda shell, early="": shell.fire(early_s=1e-9 if early else 0.0),
-    "fail": lambda shell, number, fault: shell.fail(int(number), fault),
+    "fail": lambda shell, number, fault, kept="": shell.fail(int(number), fault, int(kept) if kept else None),
     "stopped": lambda shell, number: shell.stop(int(number)),
     "learn": lambda shell, origin, target, seconds: shell.state.estimates.learn_swap(origin.strip("-"), target, float(seconds)),
     "runs": lambda shell, model, seconds: shell.state.estimates.restore({"format": 1, "run_s": {model: float(seconds)}}),

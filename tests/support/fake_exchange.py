@@ -28,6 +28,8 @@ class CallFault(StrEnum):
     """500 in the route's own shape."""
     RUNNER_DIED = "runner_died"
     """The same, in the words of an Ollama whose model died at work."""
+    RUNNER_DIES = "runner_dies"
+    """Half of the chunks, then what Ollama says where the model dies within a stream, and a clean end."""
     ERROR_LINE = "error_line"
     """The first chunk, then an error line and a clean end."""
     NO_DONE = "no_done"
@@ -83,8 +85,10 @@ class FakeExchange(Taking):
         self._fault = fault
         kept = self._answer.chunks[:-1]
         if fault is CallFault.ERROR_LINE:
-            kept = (*kept[:1], wire.error_line(wire.RUNNER_DIED))
-        if fault in {CallFault.ERROR_LINE, CallFault.NO_DONE}:
+            kept = (*kept[:1], wire.error_line(wire.OUT_OF_ORDER))
+        elif fault is CallFault.RUNNER_DIES:
+            kept = (*kept[: len(kept) // 2], *wire.death_notice(self._record.path))
+        if fault in {CallFault.ERROR_LINE, CallFault.NO_DONE, CallFault.RUNNER_DIES}:
             self._answer = self._answer.cut_to(kept)
 
     def fall_silent(self) -> None:

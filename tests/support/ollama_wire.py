@@ -161,8 +161,15 @@ def error(path: str, status: int, text: str) -> Answer:
 
 
 def error_line(text: str) -> bytes:
-    """The line that ends a native stream whose runner has died."""
+    """A line that ends a native stream with an error."""
     return _line({"error": text})
+
+
+def death_notice(path: str) -> list[bytes]:
+    """What Ollama says where a runner dies within a stream; nothing on some routes."""
+    if not path.startswith("/v1/"):
+        return [error_line(RUNNER_DIED)]
+    return _writer(path.partition("?")[0], {"model": "m"}).broken()
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
+from hearth.errors import AnswerCut, BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemEnded, ItemResent, ModelUnresponsive, ResidencyDrifted
 from hearth.execution.executor import PROBE_S
 from hearth.execution.request import Submission
@@ -129,13 +129,14 @@ async def test_what_breaks_before_the_caller_has_a_byte_is_sent_once_more_and_th
     assert (len(house.ollama.calls), house.gpu_status["executions_1h"]) == (4, 4)
 
 
-@for_each("fault", [CallFault.GONE_MID_STREAM, CallFault.NO_DONE])
+@for_each(("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)])
 @in_house("a", resident=("a",))
-async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_not_sent_again(house: House, fault: CallFault):
+async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_not_sent_again(house: House, fault: CallFault, kind):
+    """Where it can go on, it does: tests/worker/test_resuming.py."""
     house.ollama.next_calls(fault)
     ticket = house.submit("a", stream=True)
     said, error = await heard(ticket)
-    assert (text_of(said)[:11], type(error)) == (" alpha beta", BackendGone)
+    assert (text_of(said)[:11], type(error)) == (" alpha beta", kind)
     ended = await house.end_of(ticket)
     assert (ended.outcome, ended.reason, len(house.ollama.calls)) == (Outcome.FAILED, "backend_gone", 1)
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import BackendGone, HearthError, StreamDiverged
-from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, StreamDiverged
+from hearth.events import ItemBrokenOff, ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
 from tests.dialects.replay_readers import told
@@ -237,12 +237,12 @@ STORIES = {
     "after the last word": Story(Model(WORDS[:3]), text=SENT),
     "the model server dies before the rest": Story(faults=(CallFault.GONE_BEFORE_HEAD,)),
     **{
+        f"it dies within the rest: {fault.value}": Story(faults=(fault,), how=("continued",) * 2)
+        for fault in (CallFault.GONE_MID_STREAM, CallFault.RUNNER_DIES)
+    },
+    **{
         f"the rest breaks off: {fault.value}": Story(faults=(fault,), text=None, error=error)
-        for fault, error in (
-            (CallFault.GONE_MID_STREAM, BackendGone),
-            (CallFault.NO_DONE, BackendGone),
-            (CallFault.ERROR_LINE, HearthError),
-        )
+        for fault, error in ((CallFault.NO_DONE, BackendGone), (CallFault.ERROR_LINE, HearthError))
     },
     **{
         f"a thought that the template opens and the model closes at once: {path}": Story(at=(7.5,), path=path, render=opening)
@@ -334,6 +334,118 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 1)
         assert ended.output_tokens == len(WORDS)
+
+
+DEATHS = (CallFault.GONE_MID_STREAM, CallFault.RUNNER_DIES)
+"""The connection breaks, or the process of the model ends and the server says so in its own way."""
+
+
+@for_each("fault", DEATHS)
+@for_each("path", ROUTES)
+@in_virtual_time
+async def test_a_stream_in_which_the_model_server_dies_goes_on_where_it_stopped(path: str, fault: CallFault):
+    model = Model(WORDS * 2)
+    async with house_of(model) as house:
+        house.ollama.next_calls(fault)
+        ticket = streaming(house, path)
+        said, error = await heard(ticket)
+        assert (error, told(path, said).answer) == (None, expected(path, model.answer))
+        (broken,), (resumed,) = house.events.of(ItemBrokenOff), house.events.of(ItemResumed)
+        assert (broken.attempt, broken.ran_s > 0) == (1, True)
+        assert (resumed.how, resumed.attempt, resumed.again_tokens > 0) == ("continued", 2, True)
+        reloads = [call.kind for call in house.ollama.control if call.kind in ("load", "unload")]
+        assert reloads == (["unload", "load"] if fault is CallFault.RUNNER_DIES else [])
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 0)
+
+
+@in_virtual_time
+async def test_a_stream_goes_on_when_a_model_server_that_died_is_back():
+    async with house_of(Model(WORDS * 2)) as house:
+        listening = listening_to(house)
+        await sleep_until(5.5)
+        house.ollama.go_down()
+        await sleep_until(10.0)
+        assert not listening.done()
+        house.ollama.come_up()
+        said, error = await listening
+        assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
+
+
+@for_each("wedged", [False, True])
+@in_virtual_time
+async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model_makes_no_token_any_more(wedged: bool):
+    async with house_of(Model(WORDS * 2), settings=tightened(ollama={"idle_timeout_s": 5.0})) as house:
+        listening = listening_to(house)
+        await sleep_until(5.5)
+        house.ollama.fall_silent()
+        if wedged:
+            house.ollama.wedge("m:latest")
+        said, error = await listening
+        assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
+        assert [event.reason for event in house.events.of(ItemBrokenOff)] == ["backend_timeout"]
+        assert [call.kind for call in house.ollama.control if call.kind == "load"] == ["load"] * wedged
+
+
+@in_virtual_time
+async def test_a_stream_waits_for_a_model_server_that_stays_away_as_long_as_any_request():
+    async with house_of(Model(WORDS * 2)) as house:
+        listening = listening_to(house)
+        await sleep_until(5.5)
+        house.ollama.go_down()
+        said, error = await listening
+        assert (type(error), house.now < 5.5 + 12.0) == (BackendUnreachable, True)
+        assert (TEXT * 2).startswith(text_of(said))
+        house.ollama.come_up()
+
+
+@for_each("ways", [REPLAY_FIRST, REPLAYED])
+@in_virtual_time
+async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[Way, ...]):
+    async with house_of(Model()) as house:
+        house.ollama.next_calls(CallFault.RUNNER_DIES)
+        said, error = await heard(streaming(house, ways=ways))
+        assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
+
+
+@for_each("ways", [CONTINUE_FIRST, ONLY])
+@in_virtual_time
+async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple[Way, ...]):
+    for deaths in (2, 3):
+        async with house_of(Model(WORDS * 3)) as house:
+            house.ollama.next_calls(*[CallFault.GONE_MID_STREAM] * deaths)
+            said, error = await heard(streaming(house, ways=ways))
+            assert len(house.events.of(ItemBrokenOff)) == 2
+            assert isinstance(error, BackendGone) is (deaths == 3)
+            assert (TEXT * 3).startswith(text_of(said))
+            assert (text_of(said) == TEXT * 3) is (deaths == 2)
+
+
+@for_each("path", ROUTES)
+@in_virtual_time
+async def test_a_stream_that_cannot_go_on_ends_with_the_error_of_the_model_server(path: str):
+    async with house_of(Model()) as house:
+        for fault in DEATHS:
+            house.ollama.next_calls(fault)
+            said, error = await heard(streaming(house, path, ways=()))
+            told_by_ollama = fault is CallFault.RUNNER_DIES and not path.startswith("/v1/")
+            assert isinstance(error, BackendGone) is not told_by_ollama
+            assert (wire.RUNNER_DIED.encode() in said) is told_by_ollama
+            assert house.events.of(ItemEnded)[-1].outcome is Outcome.FAILED
+        assert house.events.of(ItemBrokenOff) == []
+
+
+@in_virtual_time
+async def test_an_answer_that_the_model_server_gave_up_because_it_repeats_itself_is_not_asked_for_again():
+    """Without a word after 30 equal tokens; on these routes it looks as if the model had died."""
+    for path in (MESSAGES, "/v1/responses"):
+        for words, goes_on in ((("no ",) * 40, False), (("no ", "yes ") * 20, True)):
+            model = Model(words)
+            async with house_of(model) as house:
+                house.ollama.next_calls(CallFault.NO_DONE)
+                _, error = await heard(streaming(house, path))
+                assert (error is None) is goes_on
+                assert len(house.events.of(ItemBrokenOff)) == goes_on
 
 
 @for_each("calls", [(), (CALL,)])

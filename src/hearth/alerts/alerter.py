@@ -29,7 +29,7 @@ from hearth.types import Sequence as SequenceNumber
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
 MAX_CALLERS = 1000
-_BEGINS_TO_WAIT = (ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent)
+_BEGINS_TO_WAIT = (ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent, ev.ItemBrokenOff)
 REFUSALS_WITHIN_S = 300.0
 CHECK_EVERY_S = 60.0
 """Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""

@@ -36,6 +36,7 @@ from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
 from hearth.events import (
     Event,
+    ItemBrokenOff,
     ItemDispatched,
     ItemEnded,
     ItemEvent,
@@ -280,6 +281,8 @@ class Narrator:
                 words, style = f"runs, after it waited {duration(event.waited_s)}", ""
             case ItemInterrupted():
                 words, style = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first", "magenta"
+            case ItemBrokenOff():
+                words, style = f"broke off after {duration(event.ran_s)}, and will go on", "magenta"
             case ItemResumed():
                 again = "read again" if event.how == "continued" else "repeated and compared"
                 words, style = f"continues where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}", "green"

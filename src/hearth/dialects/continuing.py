@@ -18,9 +18,9 @@ from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, e
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Names, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.dialects.stream import MOST_NANOSECONDS, count_in
+from hearth.dialects.stream import MOST_NANOSECONDS, count_in, runner_died
 from hearth.dialects.writers import Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text, ToolCall, Writer
-from hearth.errors import BackendError, StreamDiverged
+from hearth.errors import BackendError, RunnerDied, StreamDiverged
 from hearth.types import BackendCall, Headers, Usage, value
 
 _HERE = "the answer begins here 5f3c9a"
@@ -334,11 +334,14 @@ class Continuation:
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
         """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what was asked for again is not said again,
-        or thoughts follow the text. BackendError: the model server has ended the rest with an error."""
+        or thoughts follow the text. BackendError: the model server has ended the rest with an error. RunnerDied: with its model."""
         return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
     def _line(self, fields: JsonObject, wall_s: float) -> bytes:
-        if error := fields.get("error"):
+        error = fields.get("error")
+        if isinstance(error, str) and runner_died(error):
+            raise RunnerDied(error)
+        if error:
             raise BackendError(f"the model server said: {str(error)[:500]}")
         message = fields.get("message")
         said: JsonObject = message if isinstance(message, dict) else {"content": fields.get("response")}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from hearth.dialects.frames import Frame, Slot, WholeFrames, frame_of, frames_in, identities, read, renamed, shortened
+from hearth.dialects.frames import ROLE, Frame, Slot, WholeFrames, frame_of, frames_in, identities, read, renamed, shortened
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
 
+_MOST_EQUAL = 30
+"""Equal pieces in a row after which Ollama gives an answer up, without a word (llm/server.go)."""
 _MARK = ""
 """The channel of marks; no text has it."""
 
@@ -22,7 +24,7 @@ class Sent:
     """Everything one caller has been given of one stream, over all runs: bytes only, nothing is parsed before a replay needs it."""
 
     def __init__(self, route: Route, *, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self._route, self._limit_bytes = route, limit_bytes
         self._parts: list[bytes] = []
         self._frames: WholeFrames | None = WholeFrames(route)
         self.size_bytes = 0
@@ -52,6 +54,14 @@ class Sent:
     def replayable(self) -> bool:
         """What was sent is still known, so a second run can be compared with it."""
         return self.size_bytes <= self._limit_bytes
+
+    @property
+    def repeats_itself(self) -> bool:
+        """It ends with as many equal pieces as make Ollama end an answer."""
+        said = deque[str](maxlen=_MOST_EQUAL)
+        for frame in frames_in(self._route, b"".join(self._parts[-2 * _MOST_EQUAL :])):
+            said.extend(slot.text.strip() for slot in read(self._route, frame).slots if slot.text and slot.channel != ROLE)
+        return len(said) == _MOST_EQUAL and len(set(said)) == 1
 
     @property
     def frames(self) -> int:

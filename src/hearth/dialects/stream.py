@@ -43,13 +43,56 @@ class Ending:
 
     Attributes:
         complete: of a stream, the dialect's own terminator was the last thing that came.
-        reported_error: an error in the dialect's own form was.
+        reported_error: an error in the dialect's own form was; `error` is what it says, where it is a text.
+        died: it looks as it does where the process of the model ends within a stream.
         usage: what it reports of itself; all None where it reports nothing.
     """
 
     complete: bool
     reported_error: bool
     usage: Usage
+    error: str = ""
+    died: bool = False
+
+
+def says_that_it_died(route: Route, said: JsonObject) -> bool:
+    """This frame is what Ollama sends where the process of the model ends within a stream. Its Anthropic and
+    Responses streams end without a word then. Source: recordings (`midstream_kill_*`)."""
+    if route.dialect == "ollama":
+        error = said.get("error")
+        return isinstance(error, str) and runner_died(error)
+    return route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS) and said.get("model") == ""
+
+
+_DEATH_MARKS = {
+    Endpoint.CHAT: b'{"error":',
+    Endpoint.GENERATE: b'{"error":',
+    Endpoint.OPENAI_CHAT: b'"model":""',
+    Endpoint.OPENAI_COMPLETIONS: b'"model":""',
+}
+"""What every frame has by which a death is told: to look for that costs next to nothing."""
+
+
+class DeathNotice:
+    """Holds back the frame by which a death is told, so that the caller can be sent the rest of the answer in
+    its place. What is followed by anything is none. Chunks have to end with whole frames."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._mark = _DEATH_MARKS.get(route.path)
+        self._held = b""
+
+    def without(self, chunks: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """What may be passed on."""
+        if self._held and any(chunks):
+            chunks, self._held = (self._held, *chunks), b""
+        if self._mark is None or not chunks or self._mark not in chunks[-1]:
+            return chunks
+        *_, last = frames_in(self._route, chunks[-1])
+        if not (chunks[-1].endswith(last.raw) and says_that_it_died(self._route, last.fields)):
+            return chunks
+        self._held = last.raw
+        return (*chunks[:-1], chunks[-1].removesuffix(last.raw))
 
 
 class StreamTail:
@@ -72,11 +115,15 @@ class StreamTail:
         frames = self._frames()
         last = frames[0] if frames else b""
         said = _object(last)
-        kind = said.get("type")
+        kind, error = said.get("type"), said.get("error")
         usages = (_usage(self._route, _object(frame)) for frame in frames)
+        complete, reported_error = self._is_terminator(last, said), bool(error) or kind in ("error", "response.failed")
+        says_nothing = self._route.path not in _DEATH_MARKS and not (complete or reported_error)
         return Ending(
-            complete=self._is_terminator(last, said),
-            reported_error=bool(said.get("error")) or kind in ("error", "response.failed"),
+            complete=complete,
+            reported_error=reported_error,
+            error=error if isinstance(error, str) else "",
+            died=says_nothing or says_that_it_died(self._route, said),
             usage=next((usage for usage in usages if usage != NO_USAGE), NO_USAGE),
         )
 

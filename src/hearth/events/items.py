@@ -81,6 +81,16 @@ class ItemInterrupted(ItemEvent):
     ran_s: float
 
 
+class ItemBrokenOff(ItemEvent, level=WARNING):
+    """The model server died within a stream, which waits first in its lane to go on where it stopped; twice at most. Fields: `attempt`;
+    `reason`; `ran_s`: how long the attempt ran.
+    """
+
+    attempt: int
+    reason: str
+    ran_s: float
+
+
 class ItemPromoted(ItemEvent, level=DEBUG):
     """Waited `scheduling.aging.promote_after_s` and rose to `band`. Fields: `band`; `waited_s`: since it was accepted."""
 

@@ -27,7 +27,17 @@ from hearth.dialects.continuing import (
     template_probe,
 )
 from hearth.dialects.routes import Route, route_of
-from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
+from hearth.errors import (
+    AnswerCut,
+    BackendError,
+    BackendGone,
+    BackendTimeout,
+    BackendUnreachable,
+    FirstByteTimeout,
+    HearthError,
+    RunnerDied,
+    StreamDiverged,
+)
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest
 from hearth.execution.runtime import Runtime
@@ -141,7 +151,7 @@ class Executor:
             report = Stopped(sequence=sequence, attempt=attempt, kept_tokens=kept_tokens)
         except (HearthError, TimeoutError) as error:
             work.error = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
-            report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(work.error))
+            report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(work.error), kept_tokens=self._kept_tokens(work))
         work.reported = attempt  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
             self._post(BackendState(up=False))
@@ -325,6 +335,18 @@ class Executor:
                     work.rendering = hash(await self._prefix(work, rest))
         return work.sent.frames
 
+    def _kept_tokens(self, work: ActiveRequest) -> int | None:
+        """The attempt broke off. Tokens of which its caller has the text where its stream can go on, else None: nothing was passed on,
+        which can be done again, or the model server would break it off again."""
+        is_fault = isinstance(work.error, BackendGone | BackendTimeout) and not isinstance(work.error, AnswerCut)
+        if not (is_fault and work.forwarded and work.outcome is None and work.sent is not None and work.sent.replayable):
+            return None
+        can_resume, work.rest = self._can_resume(work), None
+        if not can_resume:
+            return None
+        work.spend(self._runtime.clock.monotonic())
+        return work.sent.frames
+
     def _can_resume(self, work: ActiveRequest) -> bool:
         ways = self._ways(work)
         if not ways:
@@ -397,6 +419,8 @@ class Executor:
 def _fault_of(error: HearthError) -> Fault:
     if isinstance(error, FirstByteTimeout):
         return "first_byte_timeout"
+    if isinstance(error, RunnerDied):
+        return "runner_died"
     if isinstance(error, BackendError) and not isinstance(error, BackendTimeout | StreamDiverged):
         return "backend_gone"
     return "fatal"

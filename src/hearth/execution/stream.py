@@ -14,8 +14,17 @@ from typing import Self
 from hearth.dialects.continuing import Continuation
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import Ending, StreamTail, error_text, read_whole, runner_died
-from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
+from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, read_whole, runner_died
+from hearth.errors import (
+    AnswerCut,
+    BackendBusy,
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    CallerGone,
+    RunnerDied,
+    StreamDiverged,
+)
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime
 from hearth.ports import Exchange
@@ -110,22 +119,25 @@ class AnswerStream:
         """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
 
         Raises:
-            BackendGone: truncated.
+            RunnerDied: the process of the model ended within the answer. AnswerCut: truncated in an orderly way.
+            BackendGone: the connection broke.
             CallerGone: the caller has stopped reading.
         """
         if work.item.ways:
             work.sent = Sent(route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
-        tail = StreamTail(route)
+        tail, notice = StreamTail(route), DeathNotice(route)
         while chunks := await exchange.take():
             limit.progressed = True
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
             tail.feed(b"".join(chunks))
             if work.sent is not None:
-                chunks = work.sent.whole(chunks)
+                chunks = notice.without(work.sent.whole(chunks))
             self._forward(work, exchange, chunks)
+        ending = tail.ending()
+        self._check(work, ending)
         self._forward(work, exchange, (work.sent.held(),) if work.sent is not None else ())
-        self._finish(work, tail.ending())
+        self._finish(work, ending)
 
     def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
         """Pass on what there is; the head goes before the first chunk, where its caller has none from an earlier run."""
@@ -147,17 +159,18 @@ class AnswerStream:
         """
         if work.sent is None:
             raise StreamDiverged
-        tail, replay = StreamTail(route), Replay(route, work.sent)
+        tail, replay, notice = StreamTail(route), Replay(route, work.sent), DeathNotice(route)
         work.resumed, work.again_tokens = "replayed", work.sent.frames
 
         def feed(chunk: bytes) -> bytes:
             tail.feed(chunk)
-            passed = replay.feed(chunk)
+            passed = notice.without((replay.feed(chunk),))
             work.verified_chars = replay.verified_chars
-            return passed
+            return b"".join(passed)
 
         await self._resume(work, exchange, limit, feed)
         ending = tail.ending()
+        self._check(work, ending)
         if ending.complete:
             self._forward(work, exchange, (replay.finish(),))
         self._finish(work, ending)
@@ -173,7 +186,9 @@ class AnswerStream:
         work.resumed, work.again_tokens = "continued", rest.tokens
         await self._resume(work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall()))
         self._forward(work, exchange, (rest.finish(work.spent, self._clock.wall()),))
-        self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
+        ending = Ending(complete=rest.complete, reported_error=False, usage=rest.usage)
+        self._check(work, ending)
+        self._finish(work, ending)
 
     async def _resume(self, work: ActiveRequest, exchange: Exchange, limit: Deadline, feed: Callable[[bytes], bytes]) -> None:
         seen = False
@@ -187,11 +202,19 @@ class AnswerStream:
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
 
+    @staticmethod
+    def _check(work: ActiveRequest, ending: Ending) -> None:
+        """Raises AnswerCut, RunnerDied. An error that the model server reports may be the end of an answer, too;
+        but not that the model has died, where its caller has not been sent that and can be sent the rest."""
+        if ending.complete or (ending.reported_error and not (ending.died and work.sent is not None)):
+            return
+        if not ending.died or (not ending.error and work.sent is not None and work.sent.repeats_itself):
+            raise AnswerCut
+        raise RunnerDied(ending.error or None)
+
     def _finish(self, work: ActiveRequest, ending: Ending) -> None:
         work.sent = None
         work.usage = ending.usage
-        if not ending.complete and not ending.reported_error:
-            raise BackendGone
         if ending.reported_error:  # its caller has the model server's own words
             work.error = BackendError()
         work.reply.finish(with_error=ending.reported_error)

@@ -120,6 +120,7 @@ _ALL = (
     _counter("hearth_resumed_streams_total", "Interrupted streams: continued, replayed, or failed if neither was possible.", "how"),
     _counter("hearth_resumed_tokens_total", "Tokens already sent that were read again (continued) or generated again (replayed).", "how"),
     _counter("hearth_replay_catch_up_seconds_total", "Time spent on text that was already sent."),
+    _counter("hearth_broken_streams_total", "Streams in which the model server died, and that were put back to go on.", "reason"),
     _counter("hearth_resends_total", "Attempts that failed before the caller got a byte, and were repeated.", "reason"),
     # Swaps and what is in memory.
     _counter("hearth_swaps_total", "Verified loads; from_model is none if no model was unloaded.", "from_model", "to_model"),

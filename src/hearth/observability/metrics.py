@@ -70,6 +70,7 @@ class Metrics(HandlingSink):
             ev.ItemResumed: self._on_resumed,
             ev.ItemDiverged: self._on_diverged,
             ev.ItemResent: lambda it: add("hearth_resends_total", reason(it)),
+            ev.ItemBrokenOff: lambda it: add("hearth_broken_streams_total", reason(it)),
             ev.SwapCompleted: self._on_swap,
             ev.SwapFailed: self._on_swap_failed,
             ev.BackendWentDown: lambda _: add("hearth_backend_outages_total"),

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias, get_args
 
 from hearth.clock import Clock
 from hearth.events import (
+    ItemBrokenOff,
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
@@ -155,6 +156,7 @@ class RequestTracker(HandlingSink):
             ItemStreaming: self._on_streaming,
             ItemInterrupted: self._on_back_in_line,
             ItemResent: self._on_back_in_line,
+            ItemBrokenOff: self._on_back_in_line,
             **dict.fromkeys((ItemPromoted, ItemProtected, ItemResumed, ItemDiverged), self._on_step),
             ItemEnded: self._on_ended,
             SwapStarted: self._on_swap_started,
@@ -185,7 +187,7 @@ class RequestTracker(HandlingSink):
             request.steps.append(event)
             self._move(request, "backend", event.at)
 
-    def _on_back_in_line(self, event: ItemInterrupted | ItemResent) -> None:
+    def _on_back_in_line(self, event: ItemInterrupted | ItemResent | ItemBrokenOff) -> None:
         request = self._requests.get(event.sequence)
         if request is not None:
             if request.first_steps:

@@ -164,9 +164,10 @@ class _Trace:
             if isinstance(step, ev.ItemDispatched):
                 self._wait(inside, waited_from, step.at, step.model, position)
                 call, first_byte_at = (self._begin_call(inside, step), step.at), None
-            elif isinstance(step, ev.ItemInterrupted | ev.ItemResent):
+            elif isinstance(step, ev.ItemInterrupted | ev.ItemResent | ev.ItemBrokenOff):
                 if call is not None:
-                    outcome, reason = ("resent", step.reason) if isinstance(step, ev.ItemResent) else ("interrupted", "")
+                    reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
+                    outcome = _ENDS_OF_CALLS[type(step)]
                     self._end_call(*call, first_byte_at, step.at, reason, {"hearth.outcome": outcome})
                 call, waited_from, position = None, step.at, 0
             elif isinstance(step, ev.ItemStreaming):
@@ -238,6 +239,11 @@ _SHOWN_FIELDS = (
     *("request_id", "sequence", "caller", "model", "task_type", "attempts"),
     *("queue_s", "swap_s", "prompt_tokens", "output_tokens", "cost_usd"),
 )
+_ENDS_OF_CALLS: Mapping[type[ev.ItemEvent], str] = {
+    ev.ItemInterrupted: "interrupted",
+    ev.ItemResent: "resent",
+    ev.ItemBrokenOff: "broken_off",
+}
 _MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
     ev.ItemPromoted: ("promoted", {"hearth.band": "band"}),
     ev.ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),

@@ -20,6 +20,7 @@ from hearth.errors import (
     WaitExpired,
 )
 from hearth.events import (
+    ItemBrokenOff,
     ItemDiverged,
     ItemHeld,
     ItemInterrupted,
@@ -197,6 +198,9 @@ class Effects:
             self._registry.tell(work, interrupted)
             if action.protected:
                 self._registry.tell(work, ItemProtected(at=now, interrupt_count=count, **work.identity))
+        elif action.broke_off:
+            reason = "" if work.error is None else work.error.reason
+            self._registry.tell(work, ItemBrokenOff(at=now, attempt=work.attempt, reason=reason, ran_s=ran_s, **work.identity))
         else:
             self._registry.resent(work, now)
         work.back_in_line()

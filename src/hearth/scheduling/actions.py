@@ -60,6 +60,7 @@ class Requeue:
 
     sequence: Sequence
     interrupts: int = 0
+    broke_off: bool = False  # the model server died within its stream, which goes on
     protected: bool = False  # it will not be interrupted any more
 
 

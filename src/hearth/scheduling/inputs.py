@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 
-Fault: TypeAlias = Literal["backend_gone", "first_byte_timeout", "fatal"]
-"""Why an attempt ended without an answer: the connection failed or ended early, which is resent once if nothing was forwarded; no first
-byte came, after which the model is loaded again, too; or resending cannot help."""
+Fault: TypeAlias = Literal["backend_gone", "runner_died", "first_byte_timeout", "fatal"]
+"""Why an attempt ended without an answer: the connection failed or ended early, which is resent once if nothing was forwarded; the process
+of the model has ended, after which it is loaded again where the stream goes on; no first byte came, after which it is loaded again, too; or
+resending cannot help."""
 
 
 class Input:
@@ -70,6 +71,8 @@ class Failed(OfAttempt):
     """The attempt ended by itself without a whole answer."""
 
     fault: Fault
+    # of a stream whose caller has seen bytes and that can go on: the tokens that its next attempt only reads
+    kept_tokens: int | None = None
 
 
 @value

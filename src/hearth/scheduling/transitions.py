@@ -14,7 +14,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Fail, Requeue, Stop
 from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
-from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.inputs import Input
 from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 RESENDS = 1  # attempts that a backend fault may undo before the item is given up
+BREAKS = 2  # attempts that a backend fault may end within a stream before the item is given up
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
@@ -181,8 +182,8 @@ def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) 
             _go_on(entry)
         case inputs.Finished(usage=usage):
             _finished(state, entry, usage, now)
-        case inputs.Failed(fault=fault):
-            return _failed(state, entry, fault, now)
+        case inputs.Failed():
+            return _failed(state, entry, fact, now)
         case inputs.Stopped(kept_tokens=kept_tokens):
             return _stopped(state, entry, kept_tokens, now)
         case _:
@@ -209,11 +210,16 @@ def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
         state.arrivals.ended(item.caller, model, now)
 
 
-def _failed(state: State, entry: Entry, fault: Fault, now: float) -> list[Action]:
-    resident, is_down = state.residency.residents.get(entry.model or ""), state.down_since is not None
-    if fault == "first_byte_timeout" and resident is not None:
+def _failed(state: State, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
+    resident, is_down, fault = state.residency.residents.get(entry.model or ""), state.down_since is not None, fact.fault
+    goes_on = fact.kept_tokens is not None and entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
+    if resident is not None and (fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)):
         resident.suspect = True
     state.release(entry, now)
+    if goes_on:
+        entry.breaks += 1
+        _put_first(state, entry, fact.kept_tokens or 0)
+        return [Requeue(sequence=entry.item.sequence, broke_off=True)]
     if entry.cancelled or fault == "fatal" or entry.forwarded or (entry.resends >= RESENDS and not is_down):
         state.leave(entry)
         return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why="attempts_exhausted")]
@@ -228,11 +234,18 @@ def _stopped(state: State, entry: Entry, kept_tokens: int, now: float) -> list[A
     if entry.cancelled or entry.cut:
         state.leave(entry)
         return [] if entry.cancelled else [Fail(sequence=sequence, why="interrupted")]
-    state.interruptions += 1
-    entry.interrupts, entry.kept_tokens = entry.interrupts + 1, kept_tokens
-    entry.band, entry.key = Band.INTERRUPTED, (-state.interruptions, *entry.key[1:])
-    state.enqueue(entry)
+    entry.interrupts += 1
+    _put_first(state, entry, kept_tokens)
     return [Requeue(sequence=sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
+
+
+def _put_first(state: State, entry: Entry, kept_tokens: int) -> None:
+    """Let it wait before all others of its lane or, where it is internal, of its band."""
+    state.interruptions += 1
+    entry.kept_tokens = kept_tokens
+    entry.band = Band.INTERRUPTED if entry.external else entry.band
+    entry.key = (-state.interruptions, *entry.key[1:])
+    state.enqueue(entry)
 
 
 def _drop(state: State, sequence: Sequence) -> list[Action]:

@@ -42,6 +42,7 @@ class Entry:
     interrupts: int = 0
     lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
+    breaks: int = 0  # attempts that a backend fault ended within a stream, which went on
     model: str | None = None  # what it runs on; None while it waits
     dispatched_at: float = 0.0
     expected_end_at: float = 0.0  # estimate made at dispatch
