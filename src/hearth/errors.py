@@ -125,7 +125,9 @@ AnswerCut = _kind("AnswerCut", BackendGone, 502, str(BackendGone.__doc__), reaso
 BackendBusy = _kind("BackendBusy", BackendError, 503, "The model server is busy.")
 FirstByteTimeout = _kind("FirstByteTimeout", BackendTimeout, 504, "The model server accepted the request but sent nothing.")
 StreamDiverged = _kind("StreamDiverged", BackendError, 502, "The interrupted answer could not be resumed.")
-SwapTimedOut = _kind("SwapTimedOut", SwapFailed, 503, "The model did not load within `gpu.swap_timeout_s`.", reason="swap_timeout")
+SwapTimedOut = _kind(
+    "SwapTimedOut", SwapFailed, 503, "The model's load showed no progress for `gpu.swap_timeout_s`.", reason="swap_timeout"
+)
 NeverFits = _kind("NeverFits", BackendError, 503, "The model needs more GPU memory than there is.", retryable=False)
 
 # Nobody's fault: come back later.

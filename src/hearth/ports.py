@@ -139,7 +139,8 @@ class SpendLedger(Protocol):
 
 
 class ModelControl(Protocol):
-    """The control path: what is installed, what is in memory, load, unload. Calls end by themselves and are never cancelled midway."""
+    """The control path: what is installed, what is in memory, load, unload. But for `load` and `probe`, calls end by themselves and are
+    never cancelled midway."""
 
     async def version(self) -> str:
         """Raises BackendUnreachable when nothing answers."""
@@ -153,10 +154,15 @@ class ModelControl(Protocol):
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory now. Raises BackendTimeout where the backend is there and does not say, as Ollama while a model hangs."""
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
-        """Ask for `model` to be loaded and kept; returns when the backend says so.
+    async def memory_mib(self) -> float | None:
+        """Main memory that the backend's processes hold, None where they cannot be seen from here."""
 
-        Raises ModelNotFound, SwapTimedOut, SwapFailed, BackendUnreachable.
+    async def load(self, model: str, options: LoadOptions) -> None:
+        """Ask for `model` to be loaded and kept; returns when the backend says so, whenever that is.
+
+        Cancelling it closes its connection, with which Ollama gives the load up.
+
+        Raises ModelNotFound, SwapFailed, BackendUnreachable.
         """
 
     async def unload(self, model: str) -> None:
@@ -168,7 +174,7 @@ class ModelControl(Protocol):
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
         """Have a loaded model make one token. False where nothing comes within the time; whatever else is answered counts as an answer.
 
-        Alone among these calls it ends with whoever awaits it: it would take a slot for nothing.
+        It ends with whoever awaits it: it would take a slot for nothing.
         """
 
 

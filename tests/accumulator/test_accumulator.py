@@ -51,7 +51,7 @@ class Forgetful(FakeOllama):
 class Broken(FakeOllama):
     """Hangs up on whoever has a model loaded."""
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+    async def load(self, model: str, options: LoadOptions) -> None:
         raise BackendGone
 
 

@@ -65,7 +65,6 @@ class Peer:
     def __post_init__(self) -> None:
         self.port: int = self._writer.get_extra_info("sockname")[1]
         self.connection: int = self._writer.get_extra_info("peername")[1]
-        self.has_answered = False
         self.method, self.path, _ = self.head.split(b"\r\n")[0].decode().split(" ")
 
     @property
@@ -80,7 +79,6 @@ class Peer:
 
     async def send(self, *pieces: bytes) -> None:
         """Each piece leaves in a TCP segment of its own, as far as the kernel allows."""
-        self.has_answered = True
         for piece in pieces:
             self._writer.write(piece)
             await self._writer.drain()

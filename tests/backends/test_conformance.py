@@ -16,11 +16,12 @@ import pytest
 
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
 from hearth.ports import Exchange, GenerationBackend, ModelControl
 from hearth.types import BackendCall, LoadOptions
 from tests.backends.stub_server import LAST_CHUNK, Peer, StubServer, chunked, head_of, read, read_until_broken
 from tests.support import ollama_wire as wire
+from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault
 from tests.support.patience import until
 from tests.support.taking import chunks_of
@@ -75,9 +76,6 @@ async def serve(world: FakeOllama, peer: Peer) -> None:
     """Ollama's routes, answered by a fake. As there, a load whose caller leaves is given up."""
     answering, leaving = asyncio.ensure_future(answer(world, peer)), asyncio.ensure_future(peer.left())
     await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-    if leaving.done() and not peer.has_answered and "keep_alive" in peer.json:
-        world.go_down()
-        world.come_up()
     leaving.cancel()
     answering.cancel()
     await asyncio.wait((answering, leaving))
@@ -123,7 +121,7 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
         await world.unload(asked["model"])
     else:
         assert asked["keep_alive"] == -1
-        await world.load(asked["model"], options, LONG_S)
+        await world.load(asked["model"], options)
     return wire.Answer(status=200, headers=((b"content-length", b"2"),), chunks=(b"{}",))
 
 
@@ -142,12 +140,12 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
     await bench.control.unload("a")  # what is not loaded, too
     for pinned, context in ((8192, 8192), (None, 4096)):
         assert await bench.control.resident() == ()
-        await bench.control.load("a", LoadOptions(num_ctx=pinned), LONG_S)
+        await bench.control.load("a", LoadOptions(num_ctx=pinned))
         [model] = await bench.control.resident()
         assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == ("a", 3072.0, 2048.0, context)
         await bench.control.unload("a")
         await bench.world.settled()
-    await bench.control.load("emb", UNPINNED, LONG_S)
+    await bench.control.load("emb", UNPINNED)
     assert await bench.resident() == ["emb"]
     await bench.control.unload("emb")
     await bench.world.settled()
@@ -155,7 +153,7 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
 
 
 async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(bench: Bench) -> None:
-    await bench.control.load("a", UNPINNED, LONG_S)
+    await bench.control.load("a", UNPINNED)
     assert await bench.control.probe("a", LoadOptions(num_ctx=2048), LONG_S)
     bench.world.wedge("a")
     assert not await bench.control.probe("a", UNPINNED, SILENT_S)
@@ -163,7 +161,7 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves
 
 
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(bench: Bench) -> None:
-    await bench.control.load("a", UNPINNED, LONG_S)
+    await bench.control.load("a", UNPINNED)
     bench.world.delete("a")
     with pytest.raises(ModelNotFound, match="'a' not found"):
         await bench.control.unload("a")
@@ -174,28 +172,28 @@ async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_
 async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):
-        await bench.control.load("a", UNPINNED, LONG_S)
+        await bench.control.load("a", UNPINNED)
     with pytest.raises(ModelNotFound, match="missing"):
-        await bench.control.load("missing", UNPINNED, LONG_S)
+        await bench.control.load("missing", UNPINNED)
     assert await bench.resident() == []
+
+
+async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.NEVER)
-    with pytest.raises(SwapTimedOut):
-        await bench.control.load("a", UNPINNED, SILENT_S)
-
-
-async def test_a_caller_that_stops_waiting_does_not_stop_the_load(bench: Bench) -> None:
-    loading = asyncio.create_task(bench.control.load("a", UNPINNED, LONG_S))
+    loading = asyncio.create_task(bench.control.load("a", UNPINNED))
     await bench.arrived()
+    await until(lambda: bench.world.gpu.place("a") is Place.LOADING)
     loading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loading
+    await until(lambda: bench.world.gpu.place("a") is None)
     await bench.world.settled()
-    assert await bench.resident() == ["a"]
+    assert await bench.resident() == []
 
 
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
     bench.kill()
-    load, unload = partial(bench.control.load, "a", UNPINNED, LONG_S), partial(bench.control.unload, "a")
+    load, unload = partial(bench.control.load, "a", UNPINNED), partial(bench.control.unload, "a")
     for attempt in (bench.control.version, bench.control.installed, bench.control.resident, load, unload, partial(generate, bench)):
         with pytest.raises(BackendUnreachable):
             await attempt()

@@ -17,7 +17,6 @@ from hearth.errors import (
     HearthError,
     ModelNotFound,
     SwapFailed,
-    SwapTimedOut,
 )
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.backends.stub_server import Peer, Serve, StubServer, saying
@@ -35,7 +34,7 @@ def json_answer(body: bytes, status: int = 200) -> bytes:
 
 
 def load(control: OllamaControl) -> Awaitable[object]:
-    return control.load("a", LoadOptions(), LONG_S)
+    return control.load("a", LoadOptions())
 
 
 def unload(control: OllamaControl) -> Awaitable[object]:
@@ -107,13 +106,12 @@ async def test_a_refused_swap_has_failed_in_the_servers_words(asked: Asked, said
     assert (type(error), text in error.message) == (kind, True), error.message
 
 
-async def test_a_swap_without_an_answer_has_failed_and_a_load_has_timed_out() -> None:
-    assert type(await failure(SILENT, lambda control: control.load("a", LoadOptions(), SILENT_S))) is SwapTimedOut
+async def test_an_unload_without_an_answer_has_failed() -> None:
     assert type(await failure(SILENT, unload, SILENT_S)) is SwapFailed
 
 
 def pinned(control: OllamaControl) -> Awaitable[object]:
-    return control.load("a", LoadOptions(num_ctx=8192), LONG_S)
+    return control.load("a", LoadOptions(num_ctx=8192))
 
 
 @for_each(
@@ -174,14 +172,14 @@ async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() 
 
     async with StubServer(serve) as server:
         control = OllamaControl(server.url, timeout_s=LONG_S)
-        loading = asyncio.ensure_future(load(control))
+        leaving = asyncio.ensure_future(unload(control))
         await server.peers.get()
-        loading.cancel()
-        await asyncio.wait([loading])
+        leaving.cancel()
+        await asyncio.wait([leaving])
         answer.set()
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
         await control.aclose()
-    del loading
+    del leaving
     gc.collect()  # that is when asyncio tells of it
     assert reports == []
 
@@ -189,9 +187,9 @@ async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() 
 async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:
     async with StubServer(saying(waits=True)) as server:
         control = OllamaControl(server.url, timeout_s=LONG_S)
-        loading = asyncio.ensure_future(load(control))
+        leaving = asyncio.ensure_future(unload(control))
         await server.peers.get()
         await control.aclose()
         with pytest.raises(BackendGone):
-            await loading
+            await leaving
         await server.all_left()

@@ -311,6 +311,12 @@ def test_a_drain_that_holds_back_more_than_before_is_named_where_tasks_are_annou
     assert [*changed_meanings(parsed(text % "[]").settings)] == []
 
 
+def test_a_swap_timeout_of_the_owners_own_is_named_since_it_no_longer_bounds_the_whole_load() -> None:
+    [said] = changed_meanings(parsed("gpu: {swap_timeout_s: 300}").settings)
+    assert said.startswith("gpu.swap_timeout_s: bounds how long a load shows no progress")
+    assert [*changed_meanings(parsed("gpu: {swap_timeout_s: 120}").settings)] == []
+
+
 def test_a_limit_of_requests_that_no_longer_counts_embeddings_is_named_until_those_have_their_own() -> None:
     text = "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, callers: {local: {requests_per_minute: 3%s}}}"
     said = [*changed_meanings(parsed(text % "").settings)]

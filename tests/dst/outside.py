@@ -217,10 +217,10 @@ class SharedOllama(FakeOllama):
             self.went += 1
             self.vanish(name)
 
-    def _begin_load(self, model: str, options: LoadOptions, timeout_s: float, fault: LoadFault | None) -> asyncio.Future[None]:
+    def _begin_load(self, model: str, options: LoadOptions, fault: LoadFault | None) -> asyncio.Future[None]:
         if self.gpu.place(model) is None:
             self._make_room(model, spare=self.believed())
-        return super()._begin_load(model, options, timeout_s, fault)
+        return super()._begin_load(model, options, fault)
 
     def _occupy(self, record: CallRecord, model: str) -> Callable[[], None]:
         """Where there is no room, Ollama has the call wait; here it takes none, and its model is gone when it ends."""

@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
 from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, canonical_model
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
@@ -40,9 +40,9 @@ class LoadFault(StrEnum):
     FAIL = "fail"
     NOT_FOUND = "not_found"
     NEVER = "never"
-    """No answer; gives up at the caller's timeout."""
+    """No answer until it is given up."""
     LATE = "late"
-    """No answer in time, but the model is there a second later."""
+    """No answer before it is given up, but the model is there a second later."""
     LIE = "lie"
     """Says that it is loaded; it is not."""
 
@@ -118,6 +118,8 @@ class FakeOllama:
         self.shown: list[str] = []
         """The models that were asked for there."""
         self.render_s = 0.0
+        self.process_mib: Callable[[float], float | None] = lambda now: None
+        """Main memory of its processes at an instant; None: they cannot be seen."""
         self.refuse_next = ""
         """A service that sets this has its call refused with 400 and this text."""
         self.control: list[ControlRecord] = []
@@ -319,7 +321,11 @@ class FakeOllama:
         await self._reach()
         return self.gpu.resident()
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+    async def memory_mib(self) -> float | None:
+        await asyncio.sleep(0)
+        return self.process_mib(self._now())
+
+    async def load(self, model: str, options: LoadOptions) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
         fault = self._load_faults.popleft() if self._load_faults else None
         if self._down or not self._has(model) or fault is LoadFault.NOT_FOUND:
@@ -328,7 +334,12 @@ class FakeOllama:
         if fault is LoadFault.LIE or self.gpu.has(model, options.num_ctx):
             await self._reach()
             return
-        await asyncio.shield(self._begin_load(model, options, timeout_s, fault))
+        done = self._begin_load(model, options, fault)
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            self._give_up_load(model, done, fault)
+            raise
 
     async def unload(self, model: str) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="unload", model=model))
@@ -360,24 +371,24 @@ class FakeOllama:
         if self._down:
             raise BackendUnreachable
 
-    def _begin_load(self, model: str, options: LoadOptions, timeout_s: float, fault: LoadFault | None) -> asyncio.Future[None]:
-        """The load goes on by itself: timers end it, whether or not anybody still waits."""
-        load_s = self.gpu.models[model].load_s
+    def _begin_load(self, model: str, options: LoadOptions, fault: LoadFault | None) -> asyncio.Future[None]:
         for orphan in self._deleted:
             self.gpu.drop(orphan)
         self.gpu.start_load(model, options.num_ctx, self._now())
         done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(lambda settled: settled.exception())
+        done.add_done_callback(lambda settled: settled.cancelled() or settled.exception())
         self._loading[model] = done
-        if fault is LoadFault.LATE:
-            self._later(timeout_s, lambda: settle(done, SwapTimedOut()))
-            self._later(timeout_s + LATE_BY_S, lambda: self._end_load(model, done, None))
-        elif fault is LoadFault.NEVER or load_s > timeout_s:
-            self._later(timeout_s, lambda: self._end_load(model, done, SwapTimedOut()))
-        else:
+        if fault not in {LoadFault.LATE, LoadFault.NEVER}:
             error = SwapFailed("llama-server process has terminated: signal: killed") if fault is LoadFault.FAIL else None
-            self._later(load_s, lambda: self._end_load(model, done, error))
+            self._later(self.gpu.models[model].load_s, lambda: self._end_load(model, done, error))
         return done
+
+    def _give_up_load(self, model: str, done: asyncio.Future[None], fault: LoadFault | None) -> None:
+        """Its connection was closed, with which a load ends."""
+        if fault is LoadFault.LATE:
+            self._later(LATE_BY_S, lambda: self._end_load(model, done, None))
+        else:
+            self._end_load(model, done, BackendGone())
 
     def _end_load(self, model: str, done: asyncio.Future[None], error: HearthError | None) -> None:
         if self._loading.get(model) is not done:

@@ -63,7 +63,7 @@ async def unload_under_it(ollama: FakeOllama) -> None:
 
 
 async def load_beside(ollama: FakeOllama) -> None:
-    await ollama.load("b", LoadOptions(), 60.0)
+    await ollama.load("b", LoadOptions())
 
 
 @for_each(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from hearth.events import HomeModelMissing, InternalFault, ResidencyDrifted, Swa
 from hearth.events import SwapFailed as SwapFailedEvent
 from hearth.job_types import Job
 from hearth.jobs.queue import item_of
-from hearth.types import BackendCall, InstalledModel, Lane, LoadOptions, Outcome, Priority
+from hearth.types import BackendCall, GpuReading, InstalledModel, Lane, LoadOptions, Outcome, Priority
 from tests.support.cases import for_each
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault, UnloadFault
@@ -77,8 +78,8 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
         ([LoadFault.FAIL] * 2, SwapFailed, "signal: killed", 30.0, ["swap_failed"] * 2),
         ([LoadFault.LIE] * 2, SwapFailed, "does not list it", 30.0, ["swap_failed"] * 2),
         ([LoadFault.NOT_FOUND], ModelNotFound, "", None, ["model_not_found"]),
-        ([LoadFault.NEVER], SwapTimedOut, "", 30.0, ["swap_timeout"]),
-        ([LoadFault.LATE], SwapTimedOut, "", 30.0, ["swap_timeout"]),
+        ([LoadFault.NEVER], SwapTimedOut, "gpu.swap_timeout_s", 30.0, ["swap_timeout"]),
+        ([LoadFault.LATE], SwapTimedOut, "gpu.swap_timeout_s", 30.0, ["swap_timeout"]),
     ],
 )
 @in_house("a", "b", settings=SHORT_SWAPS)
@@ -114,6 +115,48 @@ async def test_a_load_that_never_ends_holds_others_up_no_longer_than_its_timeout
     await sleep_until(house.now + 6.0)
     assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
     assert len(done_to(house)) == loads
+
+
+async def seen_on_the_card(house: House, grown_mib: Callable[[float], float]) -> None:
+    while True:
+        house.gateway.worker.tracker.record_reading(GpuReading(used_mib=grown_mib(house.now)), None)
+        await asyncio.sleep(1.0)
+
+
+async def seen_in_main_memory(house: House, grown_mib: Callable[[float], float]) -> None:
+    house.ollama.process_mib = grown_mib
+
+
+@for_each("seen", [seen_on_the_card, seen_in_main_memory])
+@for_each(("load_s", "grows_s", "ends_at"), [(34.0, 40.0, 34.0), (60.0, 20.0, 30.0), (200.0, 200.0, 100.0)])
+@in_virtual_time
+async def test_a_load_that_shows_progress_is_given_up_once_it_shows_none_or_took_ten_times_as_long(
+    seen: Callable[[House, Callable[[float], float]], Coroutine[Any, Any, None]], load_s: float, grows_s: float, ends_at: float
+):
+    """Memory grows for a while, after 9 GiB were given back. A load without progress has 10 s."""
+    async with House(FakeModel(name="a", load_s=load_s), settings=SHORT_SWAPS) as house:
+        watching = asyncio.ensure_future(seen(house, lambda now: 100.0 * min(now, grows_s) + (9000.0 if now < 0.5 else 0.0)))
+        said, error = await heard(house.submit("a", service_s=0.0))
+        watching.cancel()
+        assert house.now == ends_at
+        await house.ollama.settled()
+        assert text_of(said) == FULL_TEXT if ends_at == load_s else isinstance(error, SwapTimedOut)
+
+
+@in_house(FakeModel(name="a", load_s=8.0), "b", settings=SHORT_SWAPS)
+async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house: House):
+    await body_of(house.submit("a"))
+    house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest", load_s=15.0)
+    await body_of(house.submit("b"))
+    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    await body_of(house.submit("b"))
+    house.ollama.next_loads(LoadFault.NEVER)
+    began_at = house.now
+    _, error = await heard(house.submit("a"))
+    assert isinstance(error, SwapTimedOut)
+    assert house.now - began_at == 0.5 + 2 * (15.0 + 0.5)
+    assert "31 s" in error.message
+    assert "gpu.swap_timeout_s" in error.message
 
 
 @for_each(("stuck", "served"), [(1, True), (2, False)])
@@ -161,7 +204,7 @@ async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned_and_a_jo
 class Defective(FakeOllama):
     """Its adapter has a defect: a load raises what no port may raise."""
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+    async def load(self, model: str, options: LoadOptions) -> None:
         raise ZeroDivisionError
 
 
@@ -235,11 +278,11 @@ class WithCloud(FakeOllama):
 class OneRunner(FakeOllama):
     """All that is installed was made from the same weights: what is in memory serves for the others, under its own name."""
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+    async def load(self, model: str, options: LoadOptions) -> None:
         if any(self.gpu.place(other) is Place.LOADED for other in self.gpu.models if other != model):
             self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
             return
-        await super().load(model, options, timeout_s)
+        await super().load(model, options)
 
     async def unload(self, model: str) -> None:
         await super().unload(model)

@@ -8,10 +8,14 @@ those of Ollama's API page (https://docs.ollama.com/api).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
+from hearth.admission.peers import is_loopback
+from hearth.backends import process_memory
 from hearth.backends.ollama import OllamaBackend
 from hearth.errors import (
     BackendError,
@@ -19,10 +23,8 @@ from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,
     BackendUnreachable,
-    HearthError,
     ModelNotFound,
     SwapFailed,
-    SwapTimedOut,
 )
 from hearth.types import MIB, BackendCall, InstalledModel, LoadOptions, ResidentModel
 
@@ -38,6 +40,8 @@ MAX_BODY_BYTES = 16 * 1024**2
 FOREVER = -1
 """`keep_alive` of a loaded model: Hearth alone decides when it goes."""
 NOT_A_TEXT_MODEL = "does not support generate"
+PROCESSES = re.compile(r"ollama.*|llama-server.*")
+"""Since 0.30 a model runs in a `llama-server`, before that in an `ollama`."""
 
 
 class _DataPath:
@@ -67,8 +71,8 @@ class _DataPath:
 class OllamaControl:
     """`ModelControl` by way of the official client.
 
-    Every call but `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits: Ollama
-    aborts a load whose client has left, for everybody who waits for it.
+    Every call but `load` and `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still
+    waits. Ollama aborts a load whose client has left: whoever calls `load` keeps it going.
 
     The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`, which is BackendUnreachable
     in `version`: that needs nothing of any model), BackendGone, BackendProtocolError.
@@ -81,6 +85,8 @@ class OllamaControl:
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
         self._backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
         self._timeout_s = timeout_s
+        host = urlsplit(base_url).hostname or ""
+        self._is_here = host == "localhost" or is_loopback(host)
         self._opened: ollama.AsyncClient | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -112,15 +118,16 @@ class OllamaControl:
         listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
         return tuple(_resident(model) for model in listed.models if model.model or model.name)
 
-    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+    async def memory_mib(self) -> float | None:
+        return await asyncio.to_thread(process_memory.resident_mib, PROCESSES) if self._is_here else None
+
+    async def load(self, model: str, options: LoadOptions) -> None:
         """As the port says: by an empty prompt; models that only embed, by an empty input."""
         pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
-        late = SwapTimedOut(f"{model} did not load within {timeout_s:g} s.")
-        await self._owned(self._change(model, {"keep_alive": FOREVER, **pinned}, timeout_s, late))
+        await self._change(model, {"keep_alive": FOREVER, **pinned}, None)
 
     async def unload(self, model: str) -> None:
-        late = SwapFailed(f"The model server did not confirm within {self._timeout_s:g} s that it unloads {model}.")
-        await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s, late))
+        await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
         limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
@@ -140,13 +147,13 @@ class OllamaControl:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._backend.aclose()
 
-    async def _change(self, model: str, wish: Body, timeout_s: float, late: HearthError) -> None:
+    async def _change(self, model: str, wish: Body, timeout_s: float | None) -> None:
         import ollama  # noqa: PLC0415 - see `_client`
 
         try:
             await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
         except BackendTimeout as error:
-            raise late from error
+            raise SwapFailed(f"The model server did not confirm within {timeout_s:g} s that it unloads {model}.") from error
         except (BackendGone, BackendProtocolError) as error:
             refusal = error.__cause__
             if not isinstance(refusal, ollama.ResponseError):
@@ -207,7 +214,7 @@ class OllamaControl:
         return self._opened
 
 
-async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
     """Await a call of the library and translate what it raises; BackendTimeout: no answer in time."""
     import ollama  # noqa: PLC0415 - see `OllamaControl._client`
 

@@ -278,7 +278,12 @@ def effectless(settings: Settings) -> Iterator[str]:
 
 def changed_meanings(settings: Settings) -> Iterator[str]:
     """Settings that meant something else in the release before, and what they mean now."""
-    scheduling = settings.scheduling
+    scheduling, gpu = settings.scheduling, settings.gpu
+    if gpu.swap_timeout_s != type(gpu)().swap_timeout_s:
+        yield (
+            "gpu.swap_timeout_s: bounds how long a load shows no progress, no longer the load as a whole; "
+            "a model gets at least twice its longest load so far"
+        )
     if scheduling.announcements and "schedule_drain_minutes" in scheduling.model_fields_set:
         yield (
             "scheduling.schedule_drain_minutes: holds back what could still run at the announced task "

@@ -140,7 +140,8 @@ class GpuSettings(Section):
     home_model: fields.ModelNameOrNothing = ""
     """Model to load when no request needs another one, such as `llama3.1:8b`. Empty: none."""
     swap_timeout_s: fields.Timeout = 120.0
-    """Seconds a model may take to load. Raise it for large models on a slow disk."""
+    """Seconds for which a load may show no progress: no growth of the GPU's memory, nor of Ollama's own where it runs on this machine. A
+    model that took long before gets twice as long as its longest load. Raise it for large models on a slow disk."""
     restore_home_delay_s: fields.Duration = 120.0
     """Maximum seconds without work before the home model is loaded again. Hearth learns when less is better; 0 loads it at once."""
     vram_gb: fields.Gibibytes | None = None

@@ -3,6 +3,13 @@
 Ollama must never arbitrate between models: it can wedge for ever when a model that waits to be evicted is asked for again (ollama/ollama
 issue 17408). So a model is told to go only when nothing runs on it, the next one is loaded with an empty prompt on a connection that no
 caller can cancel, and neither counts as done until `/api/ps` agrees.
+
+A load is given up once nothing shows that it gets on. Ollama itself says nothing until a load has ended: no byte comes on its connection,
+and `/api/ps` leaves the model out. What can be seen is memory that grows: the card's, as far as it is read, and that of the model server's
+own processes where it runs on this machine, into which a model's file is mapped page by page. Neither is seen of a server elsewhere, and
+a load from the page cache is over before it matters. So a load without progress has `gpu.swap_timeout_s`, or twice as long as the longest
+of its model so far, and one with progress as long again after each sign of it, up to ten times that in all. Giving it up closes its
+connection, with which Ollama ends the load (6 of 6 within a second on 0.33).
 """
 
 from __future__ import annotations
@@ -21,6 +28,40 @@ UNLOAD_TIMEOUT_S = 15.0
 """Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
 POLL_S = 0.25
 """How often Ollama itself looks, so looking more often shows nothing sooner."""
+LOOK_S = 5.0
+"""How often a load is looked at for progress; the GPU is not read more often by default."""
+GROWTH_MIB = 256.0
+"""A desktop's memory breathes by less."""
+LONGER_THAN_EVER = 2.0
+MOST_TIMES = 10.0
+"""However much progress a load shows, it gets no longer than so many times what it has without any."""
+
+
+class Growth:
+    """Whether memory has grown since it was last said so; the first look says nothing, and what is given back does not count."""
+
+    def __init__(self) -> None:
+        self._least_mib: dict[int, float] = {}
+
+    def seen(self, *memory_mib: float | None) -> bool:
+        """Has any of these grown? None: not known now."""
+        grown = False
+        for place, now_mib in enumerate(memory_mib):
+            if now_mib is None:
+                continue
+            least_mib = self._least_mib.setdefault(place, now_mib)
+            if now_mib < least_mib or now_mib >= least_mib + GROWTH_MIB:
+                grown = grown or now_mib > least_mib
+                self._least_mib[place] = now_mib
+        return grown
+
+
+def _late(model: str, took_s: float, patience_s: float, setting_s: float) -> str:
+    longer = "" if patience_s == setting_s else ", twice its longest load so far,"
+    return (
+        f"model '{model}' did not load within {took_s:g} s and showed no progress for {patience_s:g} s{longer} "
+        f"so it was given up: if it needs more, raise gpu.swap_timeout_s ({setting_s:g} s)"
+    )
 
 
 class Swapper:
@@ -69,13 +110,11 @@ class Swapper:
             self._post(broken)
 
     async def _load(self, model: str) -> None:
-        settings = self._runtime.settings
-        options = load_options(settings, model)
         try:
-            await self._control.load(model, options, settings.gpu.swap_timeout_s)
+            await self._watched_load(model)
             resident = await self._find(model)
             if resident is None and await self._freed(model):
-                await self._control.load(model, options, settings.gpu.swap_timeout_s)
+                await self._watched_load(model)
                 resident = await self._find(model)
         except HearthError as error:
             permanent = isinstance(error, ModelNotFound | SwapTimedOut)
@@ -88,6 +127,30 @@ class Swapper:
         self._errors.pop(model, None)
         self._loaded[model] = resident
         self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
+
+    async def _watched_load(self, model: str) -> None:
+        """Load a model, or give it up once it shows no progress. Raises SwapTimedOut, and what the load raises."""
+        call = self._control.load(model, load_options(self._runtime.settings, model))
+        load = asyncio.get_running_loop().create_task(call, name=f"call that loads {model}")
+        try:
+            await self._progress(model, load)
+            await load
+        finally:
+            await cancel_all((load,))
+
+    async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
+        """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
+        loop, growth = asyncio.get_running_loop(), Growth()
+        began_at = shown_at = loop.time()
+        longest_s = self._runtime.state.estimates.longest_s_to(model)
+        while not load.done():
+            patience_s = max(self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s)
+            until = min(shown_at + patience_s, began_at + MOST_TIMES * patience_s)
+            if loop.time() >= until:
+                raise SwapTimedOut(_late(model, loop.time() - began_at, patience_s, self._runtime.settings.gpu.swap_timeout_s))
+            await asyncio.wait((load,), timeout=min(LOOK_S, until - loop.time()))
+            if growth.seen(self._runtime.tracker.memory_used_mib, await self._control.memory_mib()):
+                shown_at = loop.time()
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error

@@ -70,6 +70,11 @@ class GpuTracker:
     def is_home(self) -> bool:
         return self.loaded_model == self.home_model
 
+    @property
+    def memory_used_mib(self) -> float | None:
+        """Memory of the card that was in use at the last reading, None where there is none."""
+        return self._reading.used_mib
+
     def swaps_this_hour(self, now: float) -> int:
         """Swaps completed in (now - 3600, now]; a method, where donna's page has a property, because time is an argument."""
         return self._swaps.ended_since(now - HOUR_S)

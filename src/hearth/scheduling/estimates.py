@@ -98,8 +98,12 @@ class Estimates:
         return known if known is not None else self._target_s.get(target, self.swap_prior_s)
 
     def longest_swap_s(self, origin: str, target: str) -> float:
-        """Seconds that a swap can be expected to take at most: the longest of the last ones to this target."""
-        return max((self.swap_s(origin, target), *self._recent_swaps_s.get(target, ())))
+        """Seconds that a swap can be expected to take at most."""
+        return max(self.swap_s(origin, target), self.longest_s_to(target))
+
+    def longest_s_to(self, target: str) -> float:
+        """Seconds of the longest of the last swaps to a model, 0 where none was measured."""
+        return max(self._recent_swaps_s.get(target, ()), default=0.0)
 
     def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float, expected_s: float) -> None:
         """Fold in one finished generation.
