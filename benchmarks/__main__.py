@@ -15,7 +15,7 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, attack, crowd, decisions, embeddings, household, overhead, slot, startup
+from benchmarks import accepting, attack, crowd, decisions, embeddings, escapes, household, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
@@ -33,6 +33,7 @@ MEASURES: dict[str, Measure] = {
     "accepting": accepting.measure,
     "decisions": decisions.measure,
     "attack": attack.measure,
+    "escapes": escapes.measure,
     HOUSEHOLD: household.measure,
 }
 DRAWN = {"overhead", LITELLM, "decisions"}

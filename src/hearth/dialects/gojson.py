@@ -32,8 +32,8 @@ MAX_VALUES = 300_000
 """Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a second of work for the parser."""
 LARGE_BYTES = 256 * 1024
 """A larger text is read and written in pieces: one call into C keeps the interpreter's lock, and every thread waits."""
-PIECE_CHARS = 32 * 1024
-"""So much of a larger text at a time: under a millisecond, whatever it is full of."""
+PIECE_CHARS = 8 * 1024
+"""So much of a larger text at a time: a fraction of a millisecond, whatever it is full of."""
 MAX_KEY_CHARS = 64 * 1024
 """Longest key of a body beyond `LARGE_BYTES`."""
 MAX_INVALID_BYTES = 10_000
