@@ -23,7 +23,7 @@ from hearth.dialects.request import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import LoadOptions, Way
+from hearth.types import MIB, LoadOptions, Way
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -420,3 +420,14 @@ def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_
         with pytest.raises(BadRequest) as raised:
             count_tokens(raw(body))
         assert raised.value.message == said
+
+
+@for_each(
+    ("more", "ways"),
+    [("hi" * 1000, ("continued", "replayed")), ("hi" * MIB, ("replayed",)), ([{"role": "user", "content": "a"}] * 10_000, ("replayed",))],
+)
+def test_a_stream_whose_body_takes_long_to_read_again_is_replayed_only(more, ways):
+    turns = more if isinstance(more, list) else [{"role": "user", "content": more}]
+    fields: Any = {"model": "m", "messages": turns}
+    body = json.dumps(fields).encode()
+    assert seeded(INFERENCE_ROUTES["/api/chat"], body, fields, 1, only_replay=False, continue_diverged=True)[1] == ways

@@ -135,7 +135,11 @@ def _has_image(content: JsonValue) -> bool:
     """Among the parts of a message, those of the results of tools included."""
     if not isinstance(content, list):
         return False
-    return any(_field(part, "type") in _IMAGE_PARTS or _has_image(_field(part, "content")) for part in content)
+    return any(_is_image(_field(part, "type")) or _has_image(_field(part, "content")) for part in content)
+
+
+def _is_image(kind: JsonValue) -> bool:
+    return isinstance(kind, str) and kind in _IMAGE_PARTS
 
 
 def _field(given: JsonValue, name: str) -> JsonValue:

@@ -23,6 +23,7 @@ from hearth.dialects.gojson import (
     GoJsonError,
     JsonObject,
     JsonValue,
+    check_structure,
     decode,
     decode_document,
     encode,
@@ -32,7 +33,7 @@ from hearth.dialects.gojson import (
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest, ModelNotFound
-from hearth.types import Dialect, LoadOptions, Way, WorkKind, value
+from hearth.types import MIB, Dialect, LoadOptions, Way, WorkKind, value
 
 MAX_ITEMS = 10_000
 """Most messages or inputs in one body."""
@@ -57,6 +58,10 @@ _PROMPTED = frozenset({Endpoint.GENERATE, Endpoint.EMBEDDINGS, Endpoint.OPENAI_C
 _GIVEN_INPUT = frozenset({Endpoint.OPENAI_RESPONSES, Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS})
 
 ATTACHMENT_TOKENS = 256
+_CONTINUED_BYTES = MIB
+_CONTINUED_VALUES = 20_000
+"""To continue a stream its body is read again, on the event loop. One that would hold it up, with 300,000
+tokens of text, is not continued."""
 
 _TEXT_FIELDS = ("system", "instructions", "tools", "messages", "input", "prompt", "suffix")
 _NOT_TEXT = frozenset(
@@ -205,7 +210,7 @@ def seeded(
         fields: those that `read_request` has read.
     """
     holder = Body(fields).map("options") if route.dialect == "ollama" else fields
-    onward = ("continued",) if native_form(route.path, fields) is not None and not only_replay else ()
+    onward = ("continued",) if not only_replay and _is_read_quickly(body) and native_form(route.path, fields) is not None else ()
     cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
     fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
     if cold or fixed:
@@ -222,6 +227,16 @@ def seeded(
         return _written({**fields, **added}, body), ways
     head, brace, rest = body.partition(b"{")  # first in the object, and everything else as it came
     return head + brace + encode(added)[1:-1] + b"," + rest, ways
+
+
+def _is_read_quickly(body: bytes) -> bool:
+    if len(body) > _CONTINUED_BYTES:
+        return False
+    try:
+        check_structure(body, max_values=_CONTINUED_VALUES)
+    except BadRequest:
+        return False
+    return True
 
 
 def _is_number(one: JsonValue) -> TypeGuard[int | float]:

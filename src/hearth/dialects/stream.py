@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import re
 
-from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in
-from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
+from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in, object_in
+from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError
@@ -203,7 +203,10 @@ def _seconds(fields: JsonObject, name: str) -> float | None:
 
 
 def _object(data: bytes) -> JsonObject:
-    """Ollama's own words need none of the care that a caller's need."""
+    """Ollama's own words need none of the care that a caller's need, but for their length: an answer may
+    list 20 log probabilities for each token."""
+    if len(data) > LARGE_BYTES:
+        return object_in(data)
     try:
         value = json.loads(data.decode(errors="replace"))
     except (ValueError, RecursionError):

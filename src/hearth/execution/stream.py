@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from hearth.dialects.continuing import Continuation
+from hearth.dialects.gojson import LARGE_BYTES
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, read_whole, runner_died
@@ -106,7 +107,8 @@ class AnswerStream:
         if exchange.status < 400:
             if not body:
                 raise BackendProtocolError("the model server sent an empty answer")
-            said = read_whole(route, body)
+            is_large = len(body) > LARGE_BYTES
+            said = await asyncio.to_thread(read_whole, route, body) if is_large else read_whole(route, body)
             if not said.complete:
                 raise BackendGone
             work.usage = said.usage
