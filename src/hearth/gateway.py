@@ -39,11 +39,15 @@ from hearth.types import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendIdentity:
-    """What answers: `mode` as configured, the address, and whether its answers are made up."""
+    """What answers: `mode` as configured, the address, and whether its answers are made up.
+
+    `instead_of`: the address of the Ollama whose place the emulator takes until it comes; empty where nothing is waited for.
+    """
 
     mode: str
     url: str
     emulator: bool
+    instead_of: str = ""
 
 
 class Gateway:
@@ -193,6 +197,17 @@ class Gateway:
         now = self.clock.monotonic()
         self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
 
+    def answer_from(self, identity: BackendIdentity, notes: tuple[str, ...]) -> None:
+        """Another server answers from now on, and nothing runs; `notes` are added to what the owner should know."""
+        self._identity = identity
+        self.worker.runtime.emulated = identity.emulator
+        self._watch.forget()
+        if self.jobs is not None:
+            self.jobs.runner.server_replaced()
+        self._notes += notes
+        for note in notes:
+            self.events.emit(OwnerWarned(at=self.clock.monotonic(), text=note))
+
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
         grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
         state, now = self.worker.scheduler.state, self.clock.monotonic()
@@ -261,6 +276,7 @@ class Gateway:
             "up": self._watch.up,
             "version": self._watch.version,
             "emulator": self._identity.emulator,
+            "instead_of": self._identity.instead_of or None,
         }
 
     def status_beside_queue(self) -> dict[str, object]:

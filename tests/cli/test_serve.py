@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, claim_ollama
+from hearth.bootstrap.probing import CONTROL_TIMEOUT_S, claim_ollama
 from hearth.cli.serve import StartBanner
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
@@ -201,7 +201,7 @@ def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_
 
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
-    code = f"from hearth.bootstrap.assembly import claim_ollama; c = claim_ollama({url!r}); print('has it', flush=True); input()"
+    code = f"from hearth.bootstrap.probing import claim_ollama; c = claim_ollama({url!r}); print('has it', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()

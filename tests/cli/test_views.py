@@ -88,7 +88,7 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float) -> dict[
 
 FULL = busy(
     running=[{"sequence": 7, "priority": "critical", "waited_s": 9, "running_s": 0, "caller": HOSTILE, "model": "[red]m[/red]"}],
-    backend=busy()["backend"] | {"emulator": True},
+    backend=busy()["backend"] | {"emulator": True, "instead_of": "http://127.0.0.1:11434"},
     orders={"draining": True, "paused": ["external"], "pinned": "p:8b", "loads": ["a:1b"], "unloads": ["b:1b"], "since": {}},
     gpu=CARD | {"residents": LOADING, "offloaded_models": ["big:70b"], "loaded_model": "old", "last_swap_ms": None},
     stats_24h={"internal_failed": 1, "external_expired": 2},
@@ -102,7 +102,7 @@ FULL["external_queue"]["next_items"][0].update(interrupt_count=2, estimated_star
 LONG_CALLER = busy(running=[busy()["running"][0] | {"caller": "a-caller-with-a-very-long-name"}])
 EMULATOR = """\
 │ ANSWERS ARE MADE UP: the emulator is used instead of Ollama. │
-│ no Ollama answered when the gateway started, or the emulator was chosen │"""
+│ start Ollama at http://127.0.0.1:11434: Hearth then uses it │"""
 BUSY_FACTS = """\
 GPU qwen2.5-coder:14b, nomic-embed-text loaded; home is qwen2.5:32b-instruct-q6_K
 1 swap this hour, the last took 11 s; 12 % of the busy time spent on swaps

@@ -93,7 +93,7 @@ async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes_and_wh
         await sleep_until(2.0)  # of the three, one was sent, and all of them wait now
         house.disk.latency_s = 1.0
         runtime.emulated = False
-        await house.jobs.runner.end_emulated()
+        house.jobs.runner.server_replaced()
         ends = await house.ended("job_1", "job_2", "job_3")
         assert {(end.state, end.reason) for end in ends} == {GONE}
         runtime.emulated = True

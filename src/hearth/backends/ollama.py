@@ -77,16 +77,20 @@ class OllamaBackend:
         max_line_bytes: int = MAX_LINE_BYTES,
         kept_for_s: float = KEPT_FOR_S,
     ) -> None:
-        url = _parsed(base_url)
-        self._origin = url.origin()
-        self._prefix = url.raw_path.rstrip("/")
-        self._address = f"{url.host}:{url.port}"
-        self._head = lru_cache(HEADS)(self._written)
+        self.turn_to(base_url)
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
         self._session: aiohttp.ClientSession | None = None
         self._answers: set[Answer] = set()
         self._is_closed = False
+
+    def turn_to(self, base_url: str) -> None:
+        """Send every later call there; those under way end where they are. ConfigError for no such URL."""
+        url = _parsed(base_url)
+        self._origin = url.origin()
+        self._prefix = url.raw_path.rstrip("/")
+        self._address = f"{url.host}:{url.port}"
+        self._head = lru_cache(HEADS)(self._written)
 
     async def open(self, call: BackendCall) -> Answer:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be a caller's key stay here.

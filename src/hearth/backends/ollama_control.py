@@ -90,6 +90,10 @@ class OllamaControl:
         self._opened: ollama.AsyncClient | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    def turn_to(self, base_url: str) -> None:
+        """Ask there from now on; calls under way end where they are."""
+        self._backend.turn_to(base_url)
+
     async def version(self) -> str:
         try:
             version = (await self._read("/api/version")).get("version")

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
+import asyncio
 import os
-import socket
-import struct
-import time
-import urllib.request
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +16,15 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.backends.poster import HttpPoster
-from hearth.bootstrap.standin import StderrNotice, listens, named_server, this_service_manager
+from hearth.bootstrap.probing import CONTROL_TIMEOUT_S, claim_ollama, hearth_problem, listens
+from hearth.bootstrap.standin import (
+    LEARNED_OF_EMULATOR,
+    LEARNED_OF_OLLAMA,
+    StandIn,
+    StderrNotice,
+    named_server,
+    this_service_manager,
+)
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
@@ -41,19 +43,13 @@ from hearth.queue.forecaster import Recollection
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import Connect, connect_writer, database_path, tighten_own_directory
 from hearth.storage.store import Store
-from hearth.types import DAY_S, SERVICE
+from hearth.types import DAY_S
 
 if TYPE_CHECKING:
     from hearth.observability.tracing import OtlpTraces
 
-CONTROL_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 2.0
 STORE_CLOSE_TIMEOUT_S = 5.0
 """For what still waits to be written at the end."""
-CLAIM_LOOKS, CLAIM_LOOK_S = 5, 0.002
-"""Whoever has bound the name listens there a moment later."""
-_ANSWER_BYTES = 4096
-_CREDENTIALS = struct.Struct("3i")
 
 
 def require_config(config: object) -> None:
@@ -94,116 +90,77 @@ async def build_gateway(
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
         expected_by = "the address given" if ollama_url else named_server(settings) or this_service_manager()
-        identity = await find_backend(mode, url, expected_by, clock=clock, events=events, closing=closing)
-        gateway = _gateway(config, identity, clock=clock, events=events, log=log, closing=closing, watch=watch)
+        identity, stop_emulator = await find_backend(mode, url, expected_by, clock=clock, events=events, closing=closing)
+        control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
+        backend = OllamaBackend(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)
+        for adapter in (control, backend):
+            closing.push_async_callback(adapter.aclose)
+        notes = list[str]()
+        if not identity.emulator:
+            claim, shared = claim_ollama(identity.url)
+            closing.callback(claim.close)
+            notes = [shared] if shared else []
+        if log is not None:
+            notes += directory_warnings(settings.storage.path, database_path(settings.storage.path, os.environ))
+        gateway = Gateway(
+            config=config,
+            backend=backend,
+            control=control,
+            identity=identity,
+            clock=clock,
+            events=events,
+            history=None if log is None else log.invocations,
+            watching=FileWatch if watch else None,
+            vet=_vet,
+            notes=tuple(notes),
+        )
         join_alerts(gateway, alerter, None if log is None else database_path(settings.storage.path, os.environ).parent)
         join_latency(gateway)
         if traces is not None:
             gateway.records.requests.on_trace = traces.deliver
             gateway.show("telemetry", traces.status)
         gateway.show("embeddings", gateway.embeddings.status)
-        if log is not None:
-            await _join_store(gateway, log, "scheduler.emulator" if identity.emulator else "scheduler", closing)
-        if settings.gpu.nvml and not identity.emulator:  # the emulator computes on none
-            card = GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device)))
-            closing.push_async_callback(card.aclose)
-            card_watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
-            gateway.accompany("gpu watch", card_watch.run)
-            gateway.on_reload(lambda _: card_watch.poke())
+        learned = None if log is None else await _join_store(gateway, log, closing, emulated=identity.emulator)
+        standin = None
+        if identity.instead_of:
+            standin = StandIn(gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator)
+            gateway.accompany("stand-in", standin.run)
+        if settings.gpu.nvml and (standin is not None or not identity.emulator):  # the emulator computes on none
+            _watch_gpu(gateway, closing, standin)
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
 
 
-def _gateway(
-    config: GatewayConfig,
-    identity: BackendIdentity,
-    *,
-    clock: Clock,
-    events: EventFanout,
-    log: Store | None,
-    closing: AsyncExitStack,
-    watch: bool,
-) -> Gateway:
-    control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
-    backend = OllamaBackend(identity.url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
-    for adapter in (control, backend):
-        closing.push_async_callback(adapter.aclose)
-    path = config.settings.storage.path
-    notes = () if log is None else directory_warnings(path, database_path(path, os.environ))
-    if not identity.emulator:
-        claim, shared = claim_ollama(identity.url)
-        closing.callback(claim.close)
-        notes = (shared, *notes) if shared else notes
-    return Gateway(
-        config=config,
-        backend=backend,
-        control=control,
-        identity=identity,
-        clock=clock,
-        events=events,
-        history=None if log is None else log.invocations,
-        watching=FileWatch if watch else None,
-        vet=lambda fresh, old: None if fresh.settings.ollama.url == old.settings.ollama.url else hearth_problem(fresh.settings.ollama.url),
-        notes=notes,
-    )
+def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
+    """Blocks; see `hearth_problem`."""
+    return None if fresh.settings.ollama.url == old.settings.ollama.url else hearth_problem(fresh.settings.ollama.url)
+
+
+def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | None) -> None:
+    """Have the GPU read, where the emulator answers first from its end on."""
+    settings = gateway.config.settings.gpu
+    card = GpuThread((NvmlCard(settings.device), AmdCard(settings.device)))
+    closing.push_async_callback(card.aclose)
+
+    def begin() -> GpuWatch:
+        watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
+        gateway.on_reload(lambda _: watch.poke())
+        return watch
+
+    async def run_later(over: asyncio.Event) -> None:
+        await over.wait()
+        await begin().run()
+
+    gateway.accompany("gpu watch", begin().run if standin is None else partial(run_later, standin.over))
 
 
 # The model server.
 
 
-def hearth_problem(url: str) -> str | None:
-    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two seconds.
-
-    Hearth in front of itself would ask itself for ever, and two in a row would each believe that the GPU is theirs.
-    """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url.rstrip('/')}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
-            said = json.loads(answer.read(_ANSWER_BYTES))
-    except (OSError, ValueError, HTTPException):
-        return None
-    if not isinstance(said, dict) or said.get("service") != SERVICE:
-        return None
-    return f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually http://127.0.0.1:11434"
-
-
-def claim_ollama(url: str) -> tuple[socket.socket, str]:
-    """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine that share one know of each other.
-
-    Returns what holds it until it is closed, which the kernel does at the end of the process; and what to tell the owner, empty where
-    nobody else has the name.
-    """
-    holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
-    try:
-        holding.bind(name)
-        holding.listen()
-    except OSError as error:  # any other than this one: then nothing is known of others
-        holding.close()
-        if error.errno == errno.EADDRINUSE:
-            holder = _holder_of(name)
-            return (
-                holding,
-                f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or they undo each other's swaps",
-            )
-    return holding, ""
-
-
-def _holder_of(name: bytes) -> str:
-    for _ in range(CLAIM_LOOKS):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller, suppress(OSError):
-            caller.settimeout(0.0)
-            caller.connect(name)
-            process, _user, _group = _CREDENTIALS.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-            return f"process {process}"
-        time.sleep(CLAIM_LOOK_S)
-    return "another process"
-
-
 async def find_backend(
     mode: BackendMode, url: str, expected_by: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack
-) -> BackendIdentity:
-    """Where answers come from; where they are made up, an emulator that `closing` stops.
+) -> tuple[BackendIdentity, Callable[[], Awaitable[None]]]:
+    """Where answers come from; where they are made up, an emulator that `closing` stops, and what stops it before.
 
     Args:
         expected_by: what says that there is a model server, empty where nothing does.
@@ -213,14 +170,20 @@ async def find_backend(
         reason = "it was asked for"
     elif mode is BackendMode.AUTO and not expected_by and not await listens(url):
         reason = f"nothing is configured, and nothing listens at {url}"
-    if reason:
-        from hearth.emulator import Emulator, default_profiles  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
+    if not reason:
+        return BackendIdentity(mode=mode.value, url=url, emulator=False), _nothing_to_stop
+    from hearth.emulator import Emulator, default_profiles  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
 
-        emulator = Emulator(default_profiles(), clock=clock)
-        closing.push_async_callback(emulator.stop)
-        url = await emulator.start("127.0.0.1", 0)
-        events.emit(EmulatorStarted(at=clock.monotonic(), url=url, reason=reason))
-    return BackendIdentity(mode=mode.value, url=url, emulator=bool(reason))
+    emulator = Emulator(default_profiles(), clock=clock)
+    closing.push_async_callback(emulator.stop)
+    own_url = await emulator.start("127.0.0.1", 0)
+    events.emit(EmulatorStarted(at=clock.monotonic(), url=own_url, reason=reason))
+    instead_of = url if mode is BackendMode.AUTO else ""
+    return BackendIdentity(mode=mode.value, url=own_url, emulator=True, instead_of=instead_of), emulator.stop
+
+
+async def _nothing_to_stop() -> None:
+    """No emulator runs."""
 
 
 # The store, and what needs a memory: money, jobs, and what was learned.
@@ -247,8 +210,10 @@ async def open_store(
     return store
 
 
-async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: AsyncExitStack) -> None:
-    learned = Recollection(log.estimates, learned_as, gateway.worker.scheduler.state.estimates)
+async def _join_store(gateway: Gateway, log: Store, closing: AsyncExitStack, *, emulated: bool) -> Recollection:
+    """What is kept of the estimates, among all that the store keeps."""
+    name = LEARNED_OF_EMULATOR if emulated else LEARNED_OF_OLLAMA
+    learned = Recollection(log.estimates, name, gateway.worker.scheduler.state.estimates)
     await learned.recall()
     gateway.events.subscribe(log.invocations)
     gateway.accompany("admissions", log.invocations.run)
@@ -262,6 +227,7 @@ async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: As
     gateway.accompany("page check", log.page_check.run)
     gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
     gateway.accompany("recollection", learned.run)
+    return learned
 
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:

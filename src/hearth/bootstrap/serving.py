@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from hearth.admission.peers import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
-from hearth.bootstrap.assembly import build_gateway, hearth_problem, require_config
+from hearth.bootstrap.assembly import build_gateway, require_config
+from hearth.bootstrap.probing import hearth_problem
 from hearth.clock import Clock, SystemClock
 from hearth.config.loading import exposure_problem
 from hearth.config.settings import BackendMode, GatewayConfig

@@ -1,4 +1,4 @@
-"""Whether the emulator may answer in place of an Ollama that is not there.
+"""Whether the emulator may answer in place of an Ollama that is not there, and the way to one that comes.
 
 Only for somebody who tries Hearth out: nothing is configured, nobody's service manager runs it, and nothing listens at the default
 address. Everybody else waits for the model server, since to a real program a made-up answer is worse than none.
@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from hearth.config.settings import Settings
-from hearth.events import EmulatorStarted, Event
+from hearth.backends.ollama import OllamaBackend
+from hearth.backends.ollama_control import OllamaControl
+from hearth.bootstrap.probing import claim_ollama, ollama_at
+from hearth.config.settings import BackendMode, Settings
+from hearth.events import EmulatorStarted, EmulatorStopped, Event
+from hearth.gateway import BackendIdentity, Gateway
 from hearth.ports import HandlingSink
+from hearth.queue.forecaster import Recollection
+from hearth.scheduling.inputs import ServerReplaced, Switched
 
-CONNECT_TIMEOUT_S = 2.0
+LEARNED_OF_OLLAMA, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
+"""Under which names the estimates are kept."""
+LOOK_INTERVAL_S = 1.0
+"""An Ollama that was started is found this fast; a look at a closed port costs next to nothing."""
 
 
 class StderrNotice(HandlingSink):
@@ -26,10 +35,13 @@ class StderrNotice(HandlingSink):
     _handlers: Mapping[type[Event], Callable[[Any], None]]
 
     def __init__(self) -> None:
-        self._handlers = {EmulatorStarted: self._started}
+        self._handlers = {EmulatorStarted: self._started, EmulatorStopped: self._stopped}
 
     def _started(self, event: EmulatorStarted) -> None:
         sys.stderr.write(f"hearth: THE EMULATOR ANSWERS, so answers are made up: {event.reason}\n")
+
+    def _stopped(self, event: EmulatorStopped) -> None:
+        sys.stderr.write(f"hearth: the emulator answers no more: {event.reason}\n")
 
 
 def named_server(settings: Settings) -> str:
@@ -78,15 +90,85 @@ def this_service_manager() -> str:
     return service_manager(os.environ, pid=os.getpid(), parent_pid=os.getppid(), at_terminal=at_terminal)
 
 
-async def listens(url: str) -> bool:
-    """Whether anything does there; so does what takes a connection and then says nothing, like an Ollama that hangs."""
-    address = urlsplit(url)
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(address.hostname, address.port)
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-    writer.transport.abort()
-    return True
+class StandIn:
+    """Looks for the Ollama in whose place the emulator answers. Once it is there, or something is configured, the gateway goes to it.
+
+    What runs finishes on the emulator, and nothing starts meanwhile. So no answer and nothing that is learned belongs to both, and the
+    scheduler never believes that one has in memory what the other has loaded.
+
+    Args:
+        learned: what is kept of the estimates, where there is a store.
+        stop_emulator: once nobody is answered by it.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        backend: OllamaBackend,
+        control: OllamaControl,
+        learned: Recollection | None,
+        stop_emulator: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.over = asyncio.Event()
+        """The model server of the configuration answers, or is waited for."""
+        self._gateway = gateway
+        self._worker = gateway.worker
+        self._backend = backend
+        self._control = control
+        self._learned = learned
+        self._stop_emulator = stop_emulator
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while not self.over.is_set():
+            reason = await self._reason()
+            if reason:
+                await self._hand_over(reason)
+            if not self.over.is_set():
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        await asyncio.Event().wait()
+
+    async def _reason(self) -> str:
+        """Why the emulator may not answer any more, empty where it may."""
+        settings = self._gateway.config.settings
+        named = named_server(settings)
+        if named:
+            return f"{named} is configured"
+        return f"Ollama answers at {settings.ollama.url}" if await ollama_at(settings.ollama.url) else ""
+
+    async def _hand_over(self, reason: str) -> None:
+        self._worker.post(Switched(what="handing_over", on=True))
+        try:
+            await self._nothing_runs()
+            if self._worker.doors.back_in_s is not None:  # the gateway ends
+                return
+            if self._learned is None:
+                self._replace(reason, None)
+            else:
+                await self._learned.turn_to(LEARNED_OF_OLLAMA, partial(self._replace, reason))
+            await self._worker.watch.look()
+            await self._stop_emulator()
+        finally:
+            self._worker.post(Switched(what="handing_over", on=False))
+
+    async def _nothing_runs(self) -> None:
+        state = self._worker.scheduler.state
+        async for _ in self._worker.changes():
+            if not state.running and state.residency.swap is None:
+                return
+
+    def _replace(self, reason: str, learned: Mapping[str, object] | None) -> None:
+        gateway, url = self._gateway, self._gateway.config.settings.ollama.url
+        for adapter in (self._backend, self._control):
+            adapter.turn_to(url)
+        claim, shared = claim_ollama(url)
+
+        async def give_back() -> None:
+            claim.close()
+
+        gateway.on_stop.append(give_back)
+        self._worker.post(ServerReplaced(learned=learned))
+        gateway.answer_from(BackendIdentity(mode=BackendMode.AUTO.value, url=url, emulator=False), (shared,) if shared else ())
+        gateway.events.emit(EmulatorStopped(at=gateway.clock.monotonic(), url=url, reason=reason))
+        self.over.set()

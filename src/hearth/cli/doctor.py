@@ -300,7 +300,8 @@ def _of_dashboard(url: str) -> Finding:
 def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
     """What a running gateway reports of itself."""
     if part(status, "backend").get("emulator") is True:
-        yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", "start Ollama, then restart Hearth")
+        remedy = "start Ollama; Hearth then uses it" if part(status, "backend").get("instead_of") else "start Hearth without it"
+        yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", remedy)
     elif part(status, "backend").get("up") is False:
         yield Finding("FAIL", "gateway", "it cannot reach its model server", "see the line about Ollama")
     if part(status, "storage").get("clock_in_doubt") is True:

@@ -21,7 +21,7 @@ from hearth.clock import new_api_key
 from hearth.config.fields import http_url
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
-from hearth.events import EmulatorStarted, Event, GatewayStarted
+from hearth.events import EmulatorStarted, EmulatorStopped, Event, GatewayStarted
 from hearth.ports import EventSink
 from hearth.types import Lane
 
@@ -106,6 +106,8 @@ class StartBanner:
         """Take note of an event."""
         if isinstance(event, EmulatorStarted):
             self._console.print(emulator_box(event.reason))
+        elif isinstance(event, EmulatorStopped):
+            self._console.print(Text(f"The emulator answers no more: {printable(event.reason)}.", style="bold"))
         elif isinstance(event, GatewayStarted):
             self._console.print(self._table(event))
 

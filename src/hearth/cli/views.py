@@ -147,9 +147,11 @@ def _status_view(answer: Json) -> RenderableType:
 
 
 def _emulator_notice(answer: Json) -> list[RenderableType]:
-    if part(answer, "backend").get("emulator") is not True:
+    backend = part(answer, "backend")
+    if backend.get("emulator") is not True:
         return []
-    return [emulator_box("no Ollama answered when the gateway started, or the emulator was chosen")]
+    missing = text(backend, "instead_of")
+    return [emulator_box(f"start Ollama at {missing}: Hearth then uses it" if missing else "the emulator was asked for")]
 
 
 def _facts(answer: Json) -> Table:

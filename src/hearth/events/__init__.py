@@ -136,6 +136,13 @@ class EmulatorStarted(Event, level=WARNING):
     reason: str
 
 
+class EmulatorStopped(Event):
+    """Ollama answers in place of the emulator, or is waited for: nothing is made up any more. Fields: its `url`; `reason`."""
+
+    url: str
+    reason: str
+
+
 class BackendWentDown(Event, level=WARNING):
     """The model server stopped answering."""
 

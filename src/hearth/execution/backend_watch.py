@@ -39,6 +39,8 @@ class BackendWatch:
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
         self.elsewhere: dict[str, str] = {}
         """Models that it lists and that run at another host, which is the value, in canonical form and lower case: never served."""
+        self._servers = 0
+        """How many there have been before this one. What an earlier one still answers is no news."""
         self._runtime = runtime
         self._clock = runtime.clock
         self._state = runtime.state
@@ -141,6 +143,20 @@ class BackendWatch:
         """The same, in canonical form where it is not installed."""
         return self.name_of(model) or canonical_model(model)
 
+    def forget(self) -> None:
+        """Another server has come, of which nothing is known before the next look."""
+        self._servers += 1
+        self.up = False
+        self.version = ""
+        self.resident = ()
+        self.offloaded = frozenset()
+        self.elsewhere = {}
+        self._installed = None
+        self._one_of = {}
+        self._shown.clear()
+        self._missing_home = ""
+        self._down_since = None
+
     def look_soon(self) -> None:
         """Work has found the server down or changed: know it at once, and look for its return at the faster beat."""
         if self.up:
@@ -153,17 +169,21 @@ class BackendWatch:
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
-        version = ""
+        version, servers = "", self._servers
         try:
             version = await self.control.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
             listed = await self.control.resident()
         except BackendError as error:
+            if servers != self._servers:
+                return
             if version and isinstance(error, BackendTimeout):
                 self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
             else:
                 self._went_down(error)
+            return
+        if servers != self._servers:
             return
         before, self.resident = self._named(self.resident), listed
         if moving is None and self._state.residency.swaps_begun == begun_before:
@@ -177,7 +197,10 @@ class BackendWatch:
 
     async def refresh_installed(self) -> None:
         """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
+        servers = self._servers
         models = await self.control.installed()
+        if servers != self._servers:
+            return
         before, listed = self.scheduler_settings(), self._installed
         self.elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
         here = tuple(model for model in models if not model.remote_host)

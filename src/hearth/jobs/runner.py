@@ -332,14 +332,19 @@ class JobRunner:
         if waiting or failed:
             self._runtime.events.emit(JobsRecovered(at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)))
 
-    async def end_emulated(self) -> None:
-        """Where a model server answers, end what only the emulator may do; of what is on its way, what has not been sent to it."""
-        if self._runtime.emulated:
-            return
+    def server_replaced(self) -> None:
+        """Another server answers: what was accepted for the one before, and has not been sent to it, is not sent to this one."""
         for run in self._runs.values():
-            run.withdrawn = run.job.emulated
+            run.withdrawn = run.job.emulated is not self._runtime.emulated
             if run.withdrawn and run.ticket is not None:
                 self._worker.cancel(run.ticket.sequence)
+        self.tasks.start(self.end_emulated())
+        self._wake.set()
+
+    async def end_emulated(self) -> None:
+        """Where a model server answers, end the jobs that wait in the store and that only the emulator may do."""
+        if self._runtime.emulated:
+            return
         for job in await self._until_written(self._store.end_emulated):
             self._suspects.discard(job.number)
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)

@@ -52,12 +52,16 @@ class GpuTracker:
     def __init__(self, home_model: str, alerts: GpuAlertSettings) -> None:
         self.home_model = home_model
         self._alerts = alerts
-        self._used_at: dict[str, float] = {}
-        self._swap: tuple[str | None, str, float] | None = None
-        self._swaps, self._failures, self._executions = _History(), _History(), _History()
+        self.forget()
         self._readings = "off"
         self._reading = GpuReading()
         self._foreign_mib: float | None = None
+
+    def forget(self) -> None:
+        """Another model server has come: nothing of the one before is there, or counts."""
+        self._used_at: dict[str, float] = {}
+        self._swap: tuple[str | None, str, float] | None = None
+        self._swaps, self._failures, self._executions = _History(), _History(), _History()
         self._offloaded: frozenset[str] = frozenset()
         self._drifts = 0
 

@@ -107,6 +107,8 @@ class Effects:
                     self._loaded(found.model, now, found.vram_mib)
             case inputs.BackendState(up=False):
                 self._watch.look_soon()
+            case inputs.ServerReplaced():
+                self._tracker.forget()
 
     def carry_out(self, action: Action, now: float) -> None:
         match action:

@@ -9,7 +9,7 @@ for at once, a band and model that was never looked at gets the mean pace of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from contextlib import suppress
 from dataclasses import dataclass
@@ -131,6 +131,18 @@ class Recollection:
             if not has_learned:
                 self._saved = self._estimates.export()
             self._is_recalled = True
+
+    async def turn_to(self, name: str, replaced: Callable[[Mapping[str, object] | None], None]) -> None:
+        """Another server comes, of which a document of this name may tell: `replaced` is called with it, and forgets the one before."""
+        self.save()
+        self._name = name
+        self._is_recalled = False
+        document = None
+        with suppress(StorageUnavailable):
+            document = await self._documents.load(name)
+            self._is_recalled = True
+        replaced(document)
+        self._saved = self._estimates.export()
 
     async def run(self) -> None:
         """Write down what is new every few minutes until cancelled, and once more then."""

@@ -66,7 +66,7 @@ class Scheduler:
             actions += self._stranded(state.down_since, now)
         if state.rising:
             actions += self._raised(now)
-        if state.down_since is not None or state.draining:
+        if state.starts_nothing:
             state.idle_since = None
         else:
             actions += self._homeless() if not state.residency.residents else []

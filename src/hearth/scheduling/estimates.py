@@ -231,6 +231,12 @@ class Estimates:
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
+    def forget(self) -> None:
+        """Know as much as at the very first start."""
+        for learned in vars(self).values():
+            if isinstance(learned, dict):
+                learned.clear()
+
     def restore(self, document: Mapping[str, Any]) -> None:
         """Take over what an earlier process exported; another format, or one field that is not as `export` writes it, teaches nothing."""
         if document.get("format") != FORMAT:

@@ -42,7 +42,7 @@ class Forecast:
 
 def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Forecast:
     """Run the scheduler forward from `now`; `newcomer`: an item that the state has not seen yet."""
-    if state.down_since is not None or state.draining:
+    if state.starts_nothing:
         return Forecast()
     shadow = _Shadow(state, state.waiting.first(HORIZON_ITEMS), now)
     ahead = 0 if newcomer is None else state.waiting.ahead_of(newcomer.band)
@@ -182,7 +182,7 @@ def is_paused(state: State, lane: Lane) -> bool:
 
 def slot_is_free(state: State, item: QueueItem) -> bool:
     """Would this item be started at once, with nobody before it?"""
-    if len(state.waiting) or item.model is None or state.down_since is not None or state.draining or is_paused(state, item.lane):
+    if len(state.waiting) or item.model is None or state.starts_nothing or is_paused(state, item.lane):
         return False
     if item.lane is Lane.EXTERNAL and any(state.near_tasks(item.arrived_at)):
         return False

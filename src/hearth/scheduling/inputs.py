@@ -7,7 +7,8 @@ not the item's current one are ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hearth.types import QueueItem, Sequence, Usage, value
 
@@ -162,11 +163,18 @@ class ClockStepped(Input):
 
 @value
 class Switched(Input):
-    """A switch of the scheduler is on or off from now: active hours, the owner's pause of external work, or the drain of a stop, in which
-    nothing starts and what runs may end."""
+    """A switch of the scheduler is on or off from now: active hours, the owner's pause of external work; the drain of a stop, or of a
+    change of the model server (`handing_over`), in which nothing starts and what runs may end."""
 
-    what: Literal["active", "paused", "draining"]
+    what: Literal["active", "paused", "draining", "handing_over"]
     on: bool
+
+
+@value
+class ServerReplaced(Input):
+    """Another model server answers from now on, while nothing runs and no swap is under way."""
+
+    learned: Mapping[str, Any] | None  # what is known of it, as `Estimates.export` writes it
 
 
 @value

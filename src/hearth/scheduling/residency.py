@@ -107,6 +107,16 @@ class Residency:
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             resident.parallel = settings.parallel(resident.model)
 
+    def forget(self) -> None:
+        """Another model server has come, whose memory is empty until it says otherwise."""
+        self.residents.clear()
+        self.swap = None
+        self._uses.clear()
+        self._learned_mib.clear()
+        self._alone.clear()
+        self._vacated = ()
+        self._cleared_s = 0.0
+
     def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
         """Remember what the GPU says of its size, and what others hold of it."""
         self._sampled_mib, self._foreign_mib = capacity_mib, max(0.0, foreign_mib)

@@ -34,6 +34,7 @@ class State:
     promotions: int = 0
     active: bool = True  # within active hours, when internal work may interrupt
     draining: bool = False
+    handing_over: bool = False  # to another model server, as soon as nothing runs
     down_since: float | None = None  # the backend has not answered since then; None while it does
     paused: bool = False  # by the owner: external work waits, whatever is free
     pinned_name: str | None = None  # the model that the owner wants to come back to, installed or not
@@ -57,6 +58,11 @@ class State:
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
     next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
     looked_at: int = 0  # candidates that were compared in all choices so far, which is what decisions cost
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whatever is free: no model server answers, or what runs is to be the last here."""
+        return self.down_since is not None or self.draining or self.handing_over
 
     @property
     def running(self) -> list[Entry]:

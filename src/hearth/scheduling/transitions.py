@@ -8,7 +8,8 @@ there is room beside what is in memory, and an unload is void as soon as somebod
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Fail, Requeue, Stop
@@ -59,7 +60,7 @@ def take_in(state: State, fact: Input, now: float) -> list[Action] | None:
             return _of_memory(state, fact, now)
 
 
-def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0912 - a closed set, one case each
     """What the model server and the GPU report."""
     match fact:
         case inputs.Loaded():
@@ -85,6 +86,8 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
             state.failures.clear()
         case inputs.ModelsListed(names=names):
             return _listed(state, names)
+        case inputs.ServerReplaced(learned=learned):
+            _replaced(state, learned)
         case _:
             return _of_owner(state, fact, now)
     return []
@@ -101,6 +104,8 @@ def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C
             state.paused = on
         case inputs.Switched(what="draining", on=on):
             state.draining = on
+        case inputs.Switched(on=on):
+            state.handing_over = on
         case inputs.ModelPinned(model=model):
             if state.pinned_name is not None and state.pinned_name != model:
                 state.settle(state.pinned_name)
@@ -150,7 +155,7 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
         return []
     behind = item.lane is _EXTERNAL_LANE and state.waiting.lines[_EXTERNAL_BAND][item.model][0] is not entry
-    heads_are_all = not (state.held_until is not None or state.down_since is not None or state.draining or state.announced)
+    heads_are_all = not (state.held_until is not None or state.starts_nothing or state.announced)
     return None if behind and heads_are_all else []
 
 
@@ -315,6 +320,26 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     return state.give_up([entry for entry in state.waiting.all_entries() if entry.item.model not in able], "load_failed")
 
 
+def _replaced(state: State, learned: Mapping[str, Any] | None) -> None:
+    """What was learned of one server says nothing of another, nor does what its memory holds; what the owner wants stays."""
+    state.residency.forget()
+    state.estimates.forget()
+    if learned is not None:
+        state.estimates.restore(learned)
+    _learn_arrivals_anew(state)
+    state.installed = None
+    state.cleared_for = state.held_until = state.preloaded_at = None
+    state.home_failures = 0
+    state.not_before.clear()
+    state.failures.clear()
+    state.rounds.clear()
+
+
+def _learn_arrivals_anew(state: State) -> None:
+    learns = POLICIES[state.settings.scheduling.policy].learns
+    state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
+
+
 def _listed(state: State, names: frozenset[str]) -> list[Action]:
     """What waits for a model that was deleted is told so before anything is unloaded for it."""
     state.installed = names
@@ -337,7 +362,6 @@ def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
     for model in state.wanted:
         if state.residency.never_fits(model):
             state.settle(model)
-    learns = POLICIES[settings.scheduling.policy].learns
-    if learns is not state.arrivals.learns:
-        state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
+    if POLICIES[settings.scheduling.policy].learns is not state.arrivals.learns:
+        _learn_arrivals_anew(state)
     return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], "never_fits")

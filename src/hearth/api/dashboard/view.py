@@ -40,6 +40,8 @@ def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
         return {"kind": "backend_down", "since": state.down_since}
     if state.draining:
         return {"kind": "stopping"}
+    if state.handing_over:
+        return {"kind": "handing_over"}
     if entry.item.lane is Lane.EXTERNAL and state.paused:
         return {"kind": "paused"}
     if (held := state.held_for(entry, now)) is not None:  # it could still run when an announced internal task is due

@@ -88,6 +88,8 @@ function reason(why, now) {
       return "the pause to end";
     case "pinned":
       return `GPU memory: ${model} is pinned`;
+    case "handing_over":
+      return "the emulator's last answers, then Ollama";
     case "stopping":
       return "nothing: Hearth is stopping";
     default:

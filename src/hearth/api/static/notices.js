@@ -26,7 +26,11 @@ function ofGateway({ house }) {
   if (house.draining) notices.push(["warn", "Hearth is stopping: new requests are refused, running ones may finish."]);
   const problems = house.config.problems.length;
   if (problems) notices.push(["bad", `The configuration file has ${problems === 1 ? "a mistake" : `${problems} mistakes`}; the previous configuration stays in force.`]);
-  if (house.backend.emulator) notices.push(["emulator", "THE EMULATOR IS ANSWERING: no model runs, every text is made up."]);
+  if (house.backend.emulator) {
+    const until = house.backend.instead_of;
+    const then = until ? ` Start Ollama at ${until}: Hearth then uses it.` : "";
+    notices.push(["emulator", `THE EMULATOR IS ANSWERING: no model runs, every text is made up.${then}`]);
+  }
   for (const warning of house.warnings) notices.push(["warn", `${warning[0].toUpperCase()}${warning.slice(1)}`]);
   return notices;
 }
