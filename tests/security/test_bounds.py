@@ -118,6 +118,11 @@ BOMBS = (
     b'{"model":"a","model":"%b","MODEL":"b","prompt":"x","prompt":"y"}' % LLAMA.encode(),
     *(b'{"model":"\xe2\x82', b'{"model":"a"/**/}', b'{"model":"a",}', b'{"model":"a"}{"model":"b"}', b'"model"', b"1"),
     b'{"%b":1}' % (b"a" * 1_000_000),
+    *(
+        CONVERSATION % b'{"role":"user","content":"%b"}' % (each * 50_000)
+        for each in (rb"\u0041", rb"\n", rb"\\", rb"\ud83d\ude00", b"\xff")
+    ),
+    *(b'{"%b":1}' % (each * 50_000) for each in (rb"\u0041", rb"\"", "\u0130".encode())),
     *(b"\xef\xbb\xbf" + fields(b'"a"'), *(fields(b'"a"').decode().encode(coding) for coding in ("utf-16", "utf-32"))),
     b"\x1f\x8b\x08\x00" + bytes(100),  # gzip
     *map(fields, (b"[" * 5000 + b"]" * 5000, b"[" * 60 + b"]" * 60, b"9" * 100_000, b"1e999999999", b"-1e999999999", b"NaN", b"-Infinity")),

@@ -94,7 +94,7 @@ class JobPages:
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
-        path, content, envelope, digest = await body.run(partial(_request_of, asked, settings, large=body.is_long))
+        path, content, envelope, digest = await body.run(partial(_request_of, asked, settings, large=body.is_large))
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
         key = idempotency_key_of(request)

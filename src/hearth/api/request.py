@@ -57,8 +57,10 @@ _REQUEST_ID = re.compile(rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}
 """Not the id of a job: by that, the log tells what was counted when the job was taken from what is to be counted itself."""
 _SMALL_BYTES = 16 * 1024
 """However it is made up, such a body is parsed in a few milliseconds."""
-_FEW_VALUES = 20_000
-"""What the event loop can parse at once: some 20 ms."""
+_LONG_BYTES = 64 * 1024
+"""Such a body is parsed in a thread, however it is made up."""
+_FEW_VALUES = 5_000
+"""What the event loop can parse at once: some 5 ms."""
 _MAX_DECODED_MIB = 20
 """Ollama's own limit of a body that came with `Content-Encoding: zstd`."""
 _WINDOW_LOG_MAX = 25
@@ -174,7 +176,7 @@ class Bodies:
 class Body:
     """The body of one request, as a context that ends when nobody holds the body any more."""
 
-    __slots__ = ("_bodies", "_cpu_s", "_held_bytes", "_identity", "_lane", "_recheck", "_request", "is_long")
+    __slots__ = ("_bodies", "_cpu_s", "_held_bytes", "_identity", "_lane", "_recheck", "_request", "is_large", "is_long")
 
     def __init__(self, bodies: Bodies, request: Request, identity: Identity) -> None:
         self._bodies = bodies
@@ -187,6 +189,8 @@ class Body:
         self._recheck: Callable[[], None] = lambda: None
         self.is_long = False
         """What is made of it takes so long that it is made in a thread; known once it is parsed."""
+        self.is_large = False
+        """It is written and hashed in pieces; known then, too."""
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +246,8 @@ class Body:
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What `read` makes of the body: in a thread where it is long. Raises what `read` does, BadRequest for JSON of too many values."""
-        self.is_long = len(body) > _SMALL_BYTES and (len(body) > LARGE_BYTES or check_structure(body) > _FEW_VALUES)
+        self.is_large = len(body) > LARGE_BYTES
+        self.is_long = len(body) > _SMALL_BYTES and (len(body) > _LONG_BYTES or check_structure(body) > _FEW_VALUES)
         return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
 
     async def run(self, work: Callable[[], T]) -> T:
