@@ -10,22 +10,23 @@ from typing import Any
 import aiohttp
 import pytest
 
+from hearth.config.settings import QueueSettings, RateLimitSettings
 from hearth.events import EmbeddingsParted
-from tests.clients.home import ADMIN_KEY, EMBEDDER, KEYS, house_settings, open_home
+from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, KEYS, LLAMA, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
 TEXTS = [f"paragraph {number} " + "word " * (number % 7) for number in range(64)]
 _TOLD = re.compile(rb'"(?:total_duration|load_duration|prompt_eval_count|prompt_tokens|total_tokens)":\d+')
 
 
-async def ask_all(url: str, texts: list[str] = TEXTS, **fields: Any) -> list[tuple[int, bytes]]:
+async def ask_all(url: str, texts: list[str] = TEXTS, key: str = ADMIN_KEY, **fields: Any) -> list[tuple[int, bytes]]:
     """All at once, each on a connection of its own. Returns status and body of each."""
 
     async def ask(text: str) -> tuple[int, bytes]:
         async with session.post(url, json={"model": EMBEDDER, "input": text, **fields}) as answer:
             return answer.status, await answer.read()
 
-    headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+    headers = {"authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session, asyncio.timeout(WITHIN_S):
         return await asyncio.gather(*map(ask, texts))
 
@@ -59,3 +60,17 @@ async def test_an_input_that_is_too_long_is_refused_alone():
     async with open_home(house_settings(keys=KEYS)) as home:
         answers = await ask_all(f"{home.url}/api/embed", [*TEXTS[:15], "word " * 5000], truncate=False)
         assert [status for status, _ in answers] == [200] * 15 + [400]
+
+
+async def test_an_upload_of_hundreds_of_chunks_at_once_is_taken_under_the_default_limits_and_leaves_chats_of_its_key_alone():
+    settings = house_settings(keys=KEYS, queue=QueueSettings()).replace(rate_limits=RateLimitSettings())
+    async with open_home(settings) as home:
+        answers = await ask_all(f"{home.url}/api/embed", [f"chunk {number}" for number in range(300)], FRIEND_KEY)
+        assert {status for status, _ in answers} == {200}
+        used = home.gateway.rate_limiter.get_usage("friend", home.gateway.clock.monotonic(), "embeddings")
+        assert used.minute <= 1 + -(-299 // 8) + 2
+        chat = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 1}}
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {FRIEND_KEY}"}) as session:
+            async with session.post(f"{home.url}/api/generate", json=chat) as answer:
+                assert answer.status == 200, await answer.text()
+        assert home.gateway.rate_limiter.get_usage("friend", home.gateway.clock.monotonic()).minute == 1
