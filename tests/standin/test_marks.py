@@ -77,9 +77,8 @@ async def test_what_a_program_gets_in_process_and_as_a_completion_and_a_job_says
 
 
 SNIPPET = """
-import asyncio, hearth, os
+import asyncio, hearth
 from tests.standin.house import free_address, untouched
-os.getppid = lambda: 4241
 
 async def main():
     config = hearth.GatewayConfig(settings=untouched(free_address()))

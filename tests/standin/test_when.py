@@ -56,19 +56,21 @@ def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipp
         ({"INVOCATION_ID": "4f"}, {"at_terminal": True}, ""),  # a terminal of a desktop that systemd runs
         ({"INVOCATION_ID": "4f", "SYSTEMD_EXEC_PID": "30"}, {"at_terminal": True}, "systemd"),
         ({"INVOCATION_ID": "4f", "SYSTEMD_EXEC_PID": "7"}, {"at_terminal": True}, ""),
-        ({"SUPERVISOR_ENABLED": "1"}, {"at_terminal": True}, "supervisord"),
+        ({"SUPERVISOR_ENABLED": "1"}, {}, "supervisord"),
+        ({"SUPERVISOR_ENABLED": "1"}, {"at_terminal": True}, ""),
         ({"RC_SVCNAME": "hearth"}, {}, "OpenRC"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, "Kubernetes"),
         ({"XPC_SERVICE_NAME": "org.example.hearth"}, {}, "launchd"),
         ({"XPC_SERVICE_NAME": "0"}, {}, ""),
         ({"XPC_SERVICE_NAME": "application.com.apple.Terminal.1"}, {}, ""),
-        ({}, {"pid": 1, "at_terminal": True}, "init"),  # a container
-        ({}, {"parent_pid": 1}, "init"),
-        ({}, {"parent_pid": 1, "at_terminal": True}, ""),  # typed into the shell of a container
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, ""),  # every shell of a pod has it
+        ({}, {"pid": 1, "at_terminal": True}, "a container"),
+        ({}, {"parent": "tini"}, "a container"),
+        ({}, {"parent": "systemd"}, ""),  # begun in the background, by a shell that has ended
     ],
 )
 def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(environ: dict[str, str], process: dict[str, Any], manager: str):
-    assert service_manager(environ, **({"pid": 30, "parent_pid": 20, "at_terminal": False} | process)) == manager
+    known: dict[str, Any] = {"pid": 30, "parent": "bash", "at_terminal": False} | process
+    assert service_manager(environ, **known) == manager
 
 
 @pytest.mark.usefixtures("by_hand")

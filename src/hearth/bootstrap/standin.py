@@ -10,7 +10,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hearth.backends.ollama import OllamaBackend
@@ -56,38 +58,38 @@ def named_server(settings: Settings) -> str:
     return next((name for name, value in given.items() if value), "")
 
 
-_MANAGERS = {
-    "NOTIFY_SOCKET": "systemd",
-    "SUPERVISOR_ENABLED": "supervisord",
-    "RC_SVCNAME": "OpenRC",
-    "KUBERNETES_SERVICE_HOST": "Kubernetes",
-}
-"""By a variable that each of them sets for what it runs."""
+_MANAGERS = {"INVOCATION_ID": "systemd", "SUPERVISOR_ENABLED": "supervisord", "RC_SVCNAME": "OpenRC"}
+"""By a variable that each of them sets for what it runs, and that everything inherits which is started by that."""
+_CONTAINER_INITS = {"tini", "docker-init", "catatonit", "dumb-init"}
+"""What the engine of a container may start as process 1, with the one program of the container as its child."""
 
 
-def service_manager(environ: Mapping[str, str], *, pid: int, parent_pid: int, at_terminal: bool) -> str:
-    """What keeps this process running, empty where somebody has started it by hand."""
-    for variable, manager in _MANAGERS.items():
-        if environ.get(variable):
-            return manager
-    # What is started in a terminal of a desktop inherits this from the terminal's own unit.
-    own_unit = environ.get("SYSTEMD_EXEC_PID") == str(pid) or not at_terminal
-    if environ.get("INVOCATION_ID") and own_unit:
+def service_manager(environ: Mapping[str, str], *, pid: int, parent: str, at_terminal: bool) -> str:
+    """What keeps this process running, empty where somebody has started it by hand; `parent` is the name of the process above it.
+
+    A shell inherits the variables of the service that a terminal, an editor or a runner of CI is, so they count without a terminal only.
+    To be the child of process 1 says nothing: so is what was started in the background by a shell that has ended.
+    """
+    if environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(pid):
         return "systemd"
+    if pid == 1 or parent in _CONTAINER_INITS:
+        return "a container"
+    if at_terminal:
+        return ""
     job = environ.get("XPC_SERVICE_NAME", "0")
     if job not in {"", "0"} and not job.startswith("application."):
         return "launchd"
-    # So it is in a container that runs nothing else, where process 1 may be a shim of the container's engine.
-    return "init" if pid == 1 or (parent_pid == 1 and not at_terminal) else ""
+    return next((manager for variable, manager in _MANAGERS.items() if environ.get(variable)), "")
 
 
 def this_service_manager() -> str:
     """`service_manager` of this process."""
-    try:
+    at_terminal, parent = False, ""
+    with suppress(OSError):
         at_terminal = os.isatty(0)
-    except OSError:
-        at_terminal = False
-    return service_manager(os.environ, pid=os.getpid(), parent_pid=os.getppid(), at_terminal=at_terminal)
+    with suppress(OSError):
+        parent = Path(f"/proc/{os.getppid()}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return service_manager(os.environ, pid=os.getpid(), parent=parent, at_terminal=at_terminal)
 
 
 class StandIn:
