@@ -27,6 +27,7 @@ STATUS_CALLS = 100
 RSS_TARGET_MIB = 350e6 / 2**20
 STATUS_TARGET_MS = 100.0
 LEAVE_TARGET_S = 5.0
+HEALTH_TARGET_MS = 250.0
 SPARE_FILES = 200
 POLL_S = 0.02
 TIMEOUT_S = 60.0
@@ -45,7 +46,7 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one cr
         _until_waiting(hearth, at_least=callers - refused - 1)
         filled_s, full_mib = perf_counter() - began, rss_mib(hearth.pid)
         waiting, status_ms = _waiting(hearth), [_status_ms(hearth) for _ in range(STATUS_CALLS)]
-        left_s = _leave(drivers, hearth)
+        left_s, health_ms = _leave(drivers, hearth)
     said = f"{waiting:,} waiting" + (f", {refused:,} refused" if refused else "")
     each_kib = (full_mib - empty_mib) * 1024 / max(1, waiting)
     name, rss = f"{callers:,} callers", "RSS while they wait"
@@ -54,6 +55,7 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one cr
         Finding(subject=name, name="until all are queued", unit="s", measured=filled_s),
         Finding(subject=name, name="status p99", unit="ms", measured=quantile(status_ms, 0.99), target=STATUS_TARGET_MS),
         Finding(subject=name, name="until all have left", unit="s", measured=left_s, target=LEAVE_TARGET_S),
+        Finding(subject=name, name="health meanwhile, longest", unit="ms", measured=health_ms, target=HEALTH_TARGET_MS),
     ]
 
 
@@ -80,16 +82,19 @@ def _arrived(driver: subprocess.Popen[bytes]) -> int:
     return int(line)
 
 
-def _leave(drivers: list[subprocess.Popen[bytes]], hearth: Child) -> float:
-    """Seconds from telling the callers to leave until nobody waits."""
-    began = perf_counter()
+def _leave(drivers: list[subprocess.Popen[bytes]], hearth: Child) -> tuple[float, float]:
+    """Seconds from telling the callers to leave until nobody waits, and the longest wait for `/healthz` meanwhile in milliseconds."""
+    began, longest_s = perf_counter(), 0.0
     for driver in drivers:
         assert driver.stdin is not None
         driver.stdin.close()
     give_up_at = monotonic() + TIMEOUT_S
     while _waiting(hearth) and monotonic() < give_up_at:
+        asked_at = perf_counter()
+        house.get(f"{hearth.url}/healthz", TIMEOUT_S)
+        longest_s = max(longest_s, perf_counter() - asked_at)
         sleep(POLL_S)
-    return perf_counter() - began
+    return perf_counter() - began, longest_s * 1e3
 
 
 def _until_waiting(hearth: Child, *, at_least: int) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import httptools
@@ -16,6 +17,7 @@ from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
 from hearth.api.request import DISCONNECTED, App, Message, Send
+from hearth.api.turns import Turns
 
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -50,6 +52,7 @@ class ConnectionConfig(uvicorn.Config):
     deadlines: Deadlines
     connections: Connections
     refuse: App
+    leaving: Turns
 
 
 class CoalescingTransport:
@@ -110,7 +113,7 @@ class HttpConnection(HttpToolsProtocol):
     # fmt: off
     __slots__ = (
         "_body_began_at", "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_disconnected",
-        "_framing_bytes", "_outgoing", "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
+        "_framing_bytes", "_leaving", "_outgoing", "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
     )
     # fmt: on
 
@@ -121,6 +124,7 @@ class HttpConnection(HttpToolsProtocol):
         self._deadlines = config.deadlines
         self._connections = config.connections
         self._refuse = config.refuse
+        self._leaving = config.leaving
         self._peer = THIS_MACHINE
         self._place: Place = "closed"
         self._outgoing: CoalescingTransport
@@ -157,6 +161,9 @@ class HttpConnection(HttpToolsProtocol):
         self._expect_within(None)
         if self._writing is not None:
             self._writing.cancel()
+        self._leaving.call(partial(self._leave, exc))
+
+    def _leave(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._disconnected.set_result(None)
 

@@ -15,6 +15,7 @@ from hearth.admission.auth import NOBODY
 from hearth.admission.peers import Connections
 from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
 from hearth.api.request import ErrorResponder, Receive, Scope, Send, request_of
+from hearth.api.turns import Turns
 from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
@@ -29,6 +30,8 @@ _ADVICE = {
 }
 _MISSING_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """`localhost` names an IPv6 address on machines that have none."""
+LEAVING_AT_ONCE = 32
+"""Callers who leave within one turn of the event loop. Each costs a decision, an event and the end of a task."""
 
 
 class Served(Protocol):
@@ -87,6 +90,7 @@ class HearthServer:
             backlog=_BACKLOG,
         )
         config.deadlines, config.connections, config.refuse = self._deadlines, self._connections, self._refuse
+        config.leaving = Turns(LEAVING_AT_ONCE)
         return config
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

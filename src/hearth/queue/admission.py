@@ -73,33 +73,50 @@ class KeptPlaces:
     """
 
     def __init__(self) -> None:
-        self._left: deque[_Place] = deque()
+        self._left: OrderedDict[int, _Place] = OrderedDict()
+        self._same: dict[_PlaceKey, deque[int]] = {}
+        self._of: dict[str, OrderedDict[int, None]] = {}
+        self._kept = 0
+        """Numbers the places; those of one request, of one caller and of all are in the order of their numbers."""
 
     def keep(self, work: ActiveRequest, now: float, *, most: int) -> None:
         """Remember where a request waited, and of the places of its caller the latest `most`."""
-        own = [place for place in self._left if place.key[0] == work.item.caller]
-        for place in own[: max(0, len(own) + 1 - most)]:
-            self._left.remove(place)
-        self._left.append(
-            _Place(
-                key=_key(work.item, work.new.digest),
-                arrived_at=work.item.arrived_at,
-                left_at=now,
-                waited_s=now - work.accepted_at,
-            )
+        place = _Place(
+            key=_key(work.item, work.new.digest),
+            arrived_at=work.item.arrived_at,
+            left_at=now,
+            waited_s=now - work.accepted_at,
         )
+        self._kept += 1
+        self._left[self._kept] = place
+        self._same.setdefault(place.key, deque()).append(self._kept)
+        own = self._of.setdefault(work.item.caller, OrderedDict())
+        own[self._kept] = None
+        if len(own) > most:
+            self._drop(next(iter(own)))
 
     def take(self, new: Submission, now: float) -> float | None:
         """When the request arrived whose place is free for this one, None where there is none. A place is taken once."""
-        while self._left and self._left[0].left_at < now - KEPT_S:
-            self._left.popleft()
-        key = _key(new.item, new.digest)
-        for index, place in enumerate(self._left):
-            if place.key == key:
-                del self._left[index]
-                away_s = now - place.left_at
-                return place.arrived_at + max(0.0, away_s - place.waited_s)
-        return None
+        while self._left and next(iter(self._left.values())).left_at < now - KEPT_S:
+            self._drop(next(iter(self._left)))
+        same = self._same.get(_key(new.item, new.digest))
+        if not same:
+            return None
+        place = self._drop(same[0])
+        away_s = now - place.left_at
+        return place.arrived_at + max(0.0, away_s - place.waited_s)
+
+    def _drop(self, number: int) -> _Place:
+        """Forget a place, of those of its request the oldest."""
+        place = self._left.pop(number)
+        same, own = self._same[place.key], self._of[place.key[0]]
+        same.popleft()
+        del own[number]
+        if not same:
+            del self._same[place.key]
+        if not own:
+            del self._of[place.key[0]]
+        return place
 
 
 def _key(item: QueueItem, digest: bytes) -> _PlaceKey:
