@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import openai
-import pytest
 
 from tests.batches.house import requests_of
 from tests.reliability.served import Process, some
@@ -28,7 +27,6 @@ def client_of(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
 
 
-@pytest.mark.timeout(120)
 async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(tmp_path: Path) -> None:
     async with Process.start(tmp_path, CONFIG) as process, client_of(await process.url()) as client:
         content = requests_of("/v1/embeddings", *({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS)))

@@ -13,7 +13,7 @@ from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, Rat
 from hearth.types import MIB
 from tests.api.house import Got
 from tests.batches.house import requests_of
-from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
+from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, LONG_TOKENS, SLOW
 from tests.jobs.served import Life
 from tests.support.cases import for_each
 
@@ -123,7 +123,7 @@ async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others
 
 
 async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_deleted_under_it(live):
-    body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
+    body = {"model": SLOW, "prompt": "x", "max_tokens": LONG_TOKENS}
     async with live() as house, house.client() as client:
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/completions", *[body] * 5)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="90m")
@@ -305,7 +305,7 @@ async def test_without_a_store_there_are_no_files_and_batches(live):
 
 
 async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
-    body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
+    body = {"model": SLOW, "prompt": "x", "max_tokens": LONG_TOKENS}
     async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
         batch = await client.batches.create(**await wanted_of(client, *[body] * 200, endpoint="/v1/completions"))
         await house.at_work()

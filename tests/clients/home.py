@@ -18,7 +18,7 @@ import openai
 
 from hearth.admission.auth import digest_of
 from hearth.bootstrap import running_gateway
-from hearth.clock import SystemClock
+from hearth.clock import Clock, SystemClock
 from hearth.config.settings import (
     AuthSettings,
     BackendMode,
@@ -45,9 +45,11 @@ from tests.support.recorder import Recorder
 
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
 SLOW = "slow:latest"
-"""A model that writes a token every five milliseconds and never ends by itself."""
+"""A model that writes a token every fifty milliseconds and never ends by itself."""
 LONG_TOKENS = 12_000
-"""A minute of a slow model: longer than any test looks."""
+"""Ten minutes of a slow model: longer than any test looks, on a busy machine too. `SkippingClock` ends
+it. The official clients ask for no more without streaming.
+"""
 LONG = {"num_predict": LONG_TOKENS}
 
 ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = "hearth_admin", "hearth_house", "hearth_friend", "hearth_guest"
@@ -164,14 +166,28 @@ def waiting(status: dict[str, Any]) -> int:
     return pending
 
 
-def new_emulator() -> Emulator:
+class SkippingClock(SystemClock):
+    """Time as it is, and more where a test wants to see the end of something long."""
+
+    def __init__(self) -> None:
+        self._skipped_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._skipped_s
+
+    def skip(self, seconds: float) -> None:
+        """All that a model server would have written by then is written at once."""
+        self._skipped_s += seconds
+
+
+def new_emulator(clock: Clock | None = None) -> Emulator:
     """An emulated model server with the models of these tests, not listening yet."""
-    return Emulator(_models(), clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
+    return Emulator(_models(), clock=clock or SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 
 def _profiles() -> tuple[EmulatedModel, ...]:
     slow = EmulatedModel(
-        name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=200 / SPEED, load_s=1.0, unload_s=0.5
+        name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=20 / SPEED, load_s=1.0, unload_s=0.5
     )
     return (*default_profiles(), slow)
 

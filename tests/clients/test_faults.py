@@ -42,8 +42,16 @@ STREAMS: Asks = ASKS | {
         Home.native,
         lambda on, model, n, **more: on.generate(model=model, prompt="x", options={"num_predict": n}, **more),
     ),
-    "completion": (openai.APIError, Home.gpt, lambda on, model, _, **more: on.completions.create(model=model, prompt="x", **more)),
-    "response": (openai.APIError, Home.gpt, lambda on, model, _, **more: on.responses.create(model=model, input="x", **more)),
+    "completion": (
+        openai.APIError,
+        Home.gpt,
+        lambda on, model, n, **more: on.completions.create(model=model, prompt="x", max_tokens=n, **more),
+    ),
+    "response": (
+        openai.APIError,
+        Home.gpt,
+        lambda on, model, n, **more: on.responses.create(model=model, input="x", max_output_tokens=n, **more),
+    ),
 }
 
 

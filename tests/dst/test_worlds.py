@@ -86,7 +86,6 @@ def test_a_world_tells_the_same_story_each_time() -> None:
     assert first == second
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("change", "number"),
     [(datetime(2026, 3, 29, tzinfo=BERLIN), 1), (datetime(2026, 10, 25, tzinfo=BERLIN), 2)],

@@ -15,6 +15,7 @@ from hearth.emulator import Emulator
 from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, occupied
 from tests.emulator.conftest import Emulated
 from tests.support.cases import for_each
+from tests.support.examples import needs_quiet
 from tests.support.patience import WITHIN_S, until
 
 
@@ -155,6 +156,7 @@ TIMERS, TIMER_S = 200, 0.001
 """No event loop's timer is finer; what one takes on this machine is measured in the same run."""
 
 
+@needs_quiet
 async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(emulated):
     _, caller = await emulated(model("a", decode_tokens_per_s=50.0), speed=1000.0)
     began_at = time.monotonic()

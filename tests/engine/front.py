@@ -56,9 +56,20 @@ class Front:
 
     async def busy(self) -> bool:
         """Whether the engine's slot is at work."""
+        return await self.written() is not None
+
+    async def written(self) -> int | None:
+        """The tokens that the engine has written of the answer it is at; None where it is at none."""
         async with self._session.get(f"{self._engine_url}/slots") as answer:
-            slots = await answer.json()
-        return any(slot["is_processing"] for slot in slots)
+            (slot,) = await answer.json()
+        return int(slot["next_token"][0]["n_decoded"]) if slot["is_processing"] else None
+
+    async def written_until_idle(self) -> int:
+        """The same, as it was last seen before the engine came to rest."""
+        last = 0
+        while (written := await self.written()) is not None:
+            last = written
+        return last
 
     async def _ps(self, _: web.Request) -> web.Response:
         resident = _LISTED | {"expires_at": "2318-01-01T00:00:00Z", "size_vram": _LISTED["size"], "context_length": 32768}

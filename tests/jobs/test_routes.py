@@ -17,12 +17,12 @@ from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
 from hearth.types import Lane, Priority
 from tests.api.house import Got
-from tests.clients.home import ADMIN_KEY, CODER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, NARROW, SLOW
+from tests.clients.home import ADMIN_KEY, CODER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, LONG_TOKENS, NARROW, SLOW
 from tests.jobs.served import Life
 from tests.test_traps import body_for
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
-LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": 2000}}
+LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}
 
 
 async def post(house: Life, body: Any, key: str | None = None, **headers: str) -> Got:

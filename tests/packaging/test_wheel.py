@@ -26,8 +26,6 @@ PACKAGE = ROOT / "src" / "hearth"
 SPEED = {"load_s": 0.01, "prompt_tokens_per_s": 10_000, "decode_tokens_per_s": 1000}
 MODEL = {"name": "tiny:latest", "vram_gib": 1.0, **SPEED}
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def run(*command: str | Path, cwd: Path) -> str:
     env = {"PATH": os.environ.get("PATH", ""), "HOME": str(cwd), "PYTHONUNBUFFERED": "1"}

@@ -142,7 +142,7 @@ class Owner:
 
 
 @pytest.mark.parametrize("point", [name for name in POINTS if name not in BOOKS])
-@pytest.mark.timeout(60 + 20 * KILLS)
+@pytest.mark.timeout(900 + 20 * KILLS)
 async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, point):
     async with ModelServer() as model:
         owner = Owner(model)
@@ -213,7 +213,7 @@ def add_old_rows(path: Path, life: int) -> None:
 
 
 @pytest.mark.parametrize("point", BOOKS)
-@pytest.mark.timeout(60 + 20 * KILLS)
+@pytest.mark.timeout(900 + 20 * KILLS)
 async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, point):
     path, promises = tmp_path / "hearth.db", Promises()
     open_database(path).close()

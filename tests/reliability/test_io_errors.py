@@ -23,7 +23,6 @@ POSITIONS = 500
 JOBS_PER_POSITION = 3
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("error", "keyed"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EIO, False)])
 async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again(tmp_path, error, keyed):
     """Without a key, one that was refused while the disk failed is not there when it is well again."""
@@ -72,7 +71,6 @@ async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_
     assert len(asked(path, "SELECT 1 FROM invocation_log WHERE outcome = 'completed'")) > 0, "what was answered meanwhile is logged"
 
 
-@pytest.mark.timeout(300)
 async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path):
     with Fault(built(tmp_path), tmp_path) as fault, closing(Nursery(tmp_path, environ=fault.environ)) as nursery:
         for nth in range(1, POSITIONS):

@@ -64,7 +64,7 @@ class Load:
         assert life.orderly
 
 
-@pytest.mark.timeout(300 + 10 * KILLS)
+@pytest.mark.timeout(900 + 10 * KILLS)
 async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(nursery, tmp_path):
     seed = int(os.environ.get("HEARTH_SEED") or random.SystemRandom().randrange(2**32))
     try:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from typing import Any, cast
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
@@ -19,8 +18,6 @@ from hearth.config.settings import ServerSettings
 from hearth.errors import HearthError
 from tests.support.examples import EXAMPLES
 from tests.support.line import Line, Plug
-
-pytestmark = pytest.mark.timeout(600)
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 ASKED: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []

@@ -71,7 +71,7 @@ def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(name: str,
     assert found.swap_s <= SHARE * busy_s
 
 
-@pytest.mark.timeout(60 + 15 * EXAMPLES)
+@pytest.mark.timeout(900 + 15 * EXAMPLES)
 @pytest.mark.parametrize(("load", "factor"), [(mixes.HEAVY, 1.25), (mixes.MEDIUM, 1.6)])
 def test_adaptive_is_near_a_schedule_that_knows_every_arrival(load: float, factor: float) -> None:
     kinds = (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR)

@@ -23,7 +23,7 @@ import aiohttp
 import pytest
 
 from tests.reliability.served import Process
-from tests.soak.callers import Callers
+from tests.soak.callers import Callers, Ended
 from tests.soak.model_server import CARD_GIB, FAULTS, HOME, SLOTS, Bench, ModelServer, rehearsal
 
 RATE_PER_S = 20.0
@@ -31,6 +31,7 @@ LOOK_EVERY_S = 1.0
 POLL_S = 0.5
 REST_WITHIN_S = 300.0
 SETTLE_S = 2.0
+LAST_S = 1.0
 BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
 _LAG = "hearth_loop_lag_seconds"
 METRICS = ("process_resident_memory_bytes", "process_open_fds", "hearth_loop_tasks", f"{_LAG}_count", f'{_LAG}_bucket{{le="0.25"}}')
@@ -49,7 +50,7 @@ class Plan(NamedTuple):
     """How long, and how often something goes wrong; all in seconds.
 
     First the warm-up, so often a second and with every fault once; then the traffic that is judged, with faults that last `fault_s` and
-    must be healed `healed_s` after that.
+    in a long run must be healed `healed_s` after that. A short one may run beside much else: there all must be healed at the end.
     """
 
     warm_up_s: float
@@ -66,7 +67,7 @@ LONG = MINUTES >= 30
 PLAN = (  # how many wait at worst decides how large the heap becomes, so that has to happen before
     Plan(warm_up_s=600, warm_up_per_s=RATE_PER_S, rehearsed_s=5, seconds=MINUTES * 60, fault_every_s=60, fault_s=5, healed_s=10)
     if LONG
-    else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=4)
+    else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=0)
 )
 MB = 1e6
 GROWTH_MB = 1.0
@@ -149,6 +150,7 @@ class Soak:
         self.faults: list[tuple[str, float, float]] = []  # with the instants at which each began and ended
         self.before: Sample
         self.after: Sample
+        self.last: list[Ended]  # of what was asked when all faults were over
         self._bench = Bench(server, session, gateway.config, PLAN.fault_s)
         self._first_fault = seed % len(FAULTS)
 
@@ -164,6 +166,10 @@ class Soak:
             await calling
             watching.cancel()
         self.after = await self._rest()
+        asked_before = len(self.callers.ends)
+        await self.callers.call(RATE_PER_S, LAST_S)
+        await self._rest()
+        self.last = self.callers.ends[asked_before:]
 
     async def _misfortunes(self) -> None:
         start_at, count = time.monotonic(), int(PLAN.seconds / PLAN.fault_every_s)
@@ -231,7 +237,8 @@ async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_
         await soak.run()
         sys.stdout.write(str(soak))
         assert [ended for ended in soak.callers.ends if ended.end == "broken"] == [], "what no caller must ever see"
-        assert soak.unhealed() == []
+        assert not LONG or soak.unhealed() == []
+        assert {ended.end for ended in soak.last} <= {"whole", "left"}, soak.last
         assert {(await gateway.told(f"/llm/jobs/{job}"))["state"] for job in soak.callers.jobs} <= {"completed"}
         numbers = await gateway.numbers()
         assert numbers["hearth_requests_lost_total"] == 0

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from contextlib import closing
 from functools import partial
-from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -201,8 +200,7 @@ async def test_a_reading_connection_can_write_nothing_and_the_write_ahead_log_is
 
 # What nobody waits for is gathered; what somebody waits for is not. Gathering here takes longer than any test may.
 
-GATHER_S = 60.0
-NOT_GATHERED_S = 30.0
+GATHER_S = 1e6
 
 
 def quiet() -> Write:
@@ -215,21 +213,19 @@ def awaited() -> Write:
 
 @for_each("somebody", [[False] * 10, [False, True]])
 async def test_what_nobody_waits_for_is_gathered_until_there_is_no_room_or_somebody_waits(somebody):
-    backlog, began_at = Backlog(10, gather_s=GATHER_S), monotonic()
-    taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, 5.0))
+    backlog = Backlog(10, gather_s=GATHER_S)
+    taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, None))
     for waits in somebody:
         assert backlog.add(awaited() if waits else quiet())
     assert len(await taking or ()) == len(somebody)
-    assert monotonic() - began_at < NOT_GATHERED_S
 
 
 def test_closing_ends_the_gathering():
-    backlog, began_at = Backlog(100, gather_s=GATHER_S), monotonic()
+    backlog = Backlog(100, gather_s=GATHER_S)
     backlog.add(quiet())
     backlog.close()
-    assert len(backlog.take(50, 5.0) or ()) == 1
-    assert backlog.take(50, 5.0) is None
-    assert monotonic() - began_at < NOT_GATHERED_S
+    assert len(backlog.take(50, None) or ()) == 1
+    assert backlog.take(50, None) is None
 
 
 def test_an_attempt_that_fails_after_all_was_given_up_finds_nobody_behind_it():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-WITHIN_S = 120.0
+WITHIN_S = 600.0
 
 
 async def until(condition: Callable[[], object]) -> None:
