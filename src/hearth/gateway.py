@@ -256,7 +256,8 @@ class Gateway:
         if self._stopping or self._started_at is None:
             return False, "not running"
         if not self._watch.up:
-            return False, f"the model server at {self._identity.url} does not answer"
+            odd = f" as Ollama does: {self._watch.problem.rstrip('.')}" if self._watch.problem else ""
+            return False, f"the model server at {self._identity.url} does not answer{odd}"
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
@@ -274,6 +275,7 @@ class Gateway:
             "mode": self._identity.mode,
             "url": self._identity.url,
             "up": self._watch.up,
+            "problem": self._watch.problem or None,
             "version": self._watch.version,
             "emulator": self._identity.emulator,
             "instead_of": self._identity.instead_of or None,

@@ -19,7 +19,8 @@ OF_SEVERAL_EVENTS = {
 }
 LOADED = "swap_failed of word ends: word is loaded."
 ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
-    (ev.BackendWentDown, {}, ["backend_down begins, error: The model server does not answer (word)."]),
+    (ev.BackendWentDown, {"problem": ""}, ["backend_down begins, error: The model server does not answer (word). Requests"]),
+    (ev.BackendWentDown, {}, ["backend_down begins, error: The model server does not answer as Ollama does. word"]),
     (ev.BackendCameUp, {"down_s": 90.0}, ["backend_down ends: The model server answers again after 90 s."]),
     (ev.BackendCameUp, {"down_s": 120.0}, ["backend_down ends: The model server answers again after 2 min."]),
     (ev.BackendCameUp, {"down_s": 7200.0}, ["backend_down ends: The model server answers again after 2.0 h."]),

@@ -89,6 +89,36 @@ async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(ask
     assert type(await failure(SILENT, asked, SILENT_S)) is late
 
 
+HTML = b"<!doctype html><title>Not found</title>"
+A_LIST = "200 with an object with the list `models` was expected; ollama.url must lead to Ollama."
+ODD: list[tuple[bytes, int, str]] = [
+    (HTML, 404, "404 with HTML"),
+    (b'{"error":{"message":"File Not Found"}}', 404, "404 with an object"),
+    (HTML, 200, "200 with HTML"),
+    (b"null", 200, "200 with null"),
+    (b"", 200, "200 with an empty body"),
+    (b"[]", 200, "200 with a list"),
+    (b"it works!", 200, "200 with something that is no JSON"),
+    (b'{"models":null}', 200, "200 with an object without the list `models`"),
+    (b'{"models":[null]}', 200, "200 with a model that is no object"),
+    (b'{"models":[{"name":5}]}', 200, "200 with `name` that is no string"),
+]
+
+
+@for_each(("asked", "path"), [(OllamaControl.installed, "/api/tags"), (OllamaControl.resident, "/api/ps")])
+async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(asked: Asked, path: str) -> None:
+    for body, status, words in ODD:
+        error = await failure(saying(json_answer(body, status)), asked)
+        assert (type(error), error.message) == (BackendProtocolError, f"GET {path} answered {words}; {A_LIST}")
+    assert (await failure(MOVED, asked)).message.startswith(f"GET {path}: ")
+
+
+@for_each("field", ["size", "size_vram", "context_length"])
+async def test_a_size_that_is_no_number_is_named(field: str) -> None:
+    said = json_answer(b'{"models":[{"name":"a","%b":"12"}]}' % field.encode())
+    assert f"`{field}` that is no number" in (await failure(saying(said), OllamaControl.resident)).message
+
+
 @for_each("asked", [load, unload])
 @for_each(
     ("said", "kind", "text"),

@@ -91,15 +91,16 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_li
 
 def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(hearth, file, stub):
     stub.put("/api/version", {"version": "0.33.0"})
+    stub.put("/api/ps", {"models": []})
     here, nowhere, odd = (
         [{"name": "here:1b", "model": "here:1b"}],
         "http://127.0.0.1:9",
-        f"the answer of Ollama at {stub.url} could not be read",
+        f"{stub.url}: GET /api/tags answered 200 with an object without the list `models`; 200",
     )
     for name, url, models, says in (
         ("HERE:1b", stub.url, here, ""),
         ("a:1b", stub.url, here, "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n"),
-        ("a:1b", stub.url, "none", f"warning: gpu.home_model: {odd}, so it is unknown whether a:1b is installed\n"),
+        ("a:1b", stub.url, "none", f"warning: gpu.home_model: {odd}"),
         ("a:1b", nowhere, here, f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is unknown whether a:1b is"),
     ):
         stub.put("/api/tags", {"models": models})

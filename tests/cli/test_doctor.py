@@ -72,6 +72,16 @@ def test_what_is_wrong_is_named_with_what_to_do_and_ends_with_1(hearth, tmp_path
         assert words in locked
 
 
+def test_an_odd_list_of_loaded_models_is_named_with_route_status_and_what_was_expected(hearth, tmp_path, busy):
+    busy.put("/api/version", {"version": "0.33.0"})
+    busy.put("/api/tags", {"models": []})
+    busy.put("/api/ps", {"error": "not found"}, 404)
+    said = json.loads(hearth("doctor", written(tmp_path, busy.url, "gpu: {nvml: false}\n"), "--json").stdout)
+    (found,) = (each for each in said if each["subject"] == "Ollama")
+    assert (found["level"], found["advice"]) == ("FAIL", "set ollama.url to the address of Ollama itself")
+    assert found["says"].startswith("GET /api/ps answered 404 with an object; 200 with an object with the list `models`")
+
+
 def ollama(environ: dict[str, str] | None, config: str) -> Iterator[Finding]:
     return check_ollama_settings(environ, settings(config))
 

@@ -43,6 +43,7 @@ from tests.support.recorder import Recorder
     [
         (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, 2, ["exclude each other"]),
         (("--ollama-url", "gpu-box:11434"), {}, 2, ["must be a URL"]),
+        (("--ollama-url", "http://gpu-box:11434/v1/"), {}, 2, ["without /v1", "http://gpu-box:11434"]),
         (("--ollama-url", "ftp://gpu-box"), {}, 2, ["must be a URL"]),
         (("--ollama-url", "http://me:secret@gpu-box"), {}, 2, ["must be a URL"]),
         (("--config", "bad.yaml"), {}, 2, ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"]),

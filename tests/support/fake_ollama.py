@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
+from hearth.errors import BackendGone, BackendProtocolError, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
 from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, canonical_model
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
@@ -125,6 +125,7 @@ class FakeOllama:
         self.control: list[ControlRecord] = []
         self.probes: list[ControlRecord] = []
         self._service = service
+        self._problem = ""
         self._down = False
         self._wedged: set[str] = set()
         self._deleted: set[str] = set()
@@ -181,6 +182,10 @@ class FakeOllama:
             settle(done, BackendGone())
         self._loading.clear()
         self.gpu.clear()
+
+    def list_oddly(self, problem: str) -> None:
+        """From now on what is loaded is not said as Ollama says it; until this is called with an empty text."""
+        self._problem = problem
 
     def fall_silent(self) -> None:
         """Calls that run say nothing after the chunk that they are about to say."""
@@ -319,6 +324,8 @@ class FakeOllama:
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         await self._reach()
+        if self._problem:
+            raise BackendProtocolError(self._problem)
         return self.gpu.resident()
 
     async def memory_mib(self) -> float | None:

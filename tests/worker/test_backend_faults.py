@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from hearth.errors import AnswerCut, BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
-from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemEnded, ItemResent, ModelUnresponsive, ResidencyDrifted
+from hearth.events import (
+    BackendAnswerUnexpected,
+    BackendCameUp,
+    BackendWentDown,
+    GatewayStarted,
+    ItemEnded,
+    ItemResent,
+    ModelUnresponsive,
+    ResidencyDrifted,
+)
 from hearth.execution.executor import PROBE_S
 from hearth.execution.request import Submission
 from hearth.types import Dialect, Outcome, ResidentModel
@@ -54,6 +63,21 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
         assert text_of(await body_of(waiting)) == FULL_TEXT
         assert (house.now, [event.down_s for event in house.events.of(BackendCameUp)]) == (20.0 + LOAD_S + SERVICE_S, [20.0])
         assert house.gateway.ready() == (True, "")
+
+
+@in_house("a", resident=("a",))
+async def test_a_model_server_that_answers_oddly_is_down_and_says_how_in_log_and_status_once(house: House):
+    odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
+    await sleep_until(7.0)
+    for problem in (odd, odder, odd, ""):
+        house.ollama.list_oddly(problem)
+        await sleep_until(house.now + 10.0)
+        ready = (False, f"the model server at http://fake does not answer as Ollama does: {problem.rstrip('.')}")
+        assert house.gateway.ready() == (ready if problem else (True, ""))
+        shown: Any = house.gateway.health()["backend"]
+        assert shown["problem"] == (problem or None)
+    assert [(event.reason, event.problem) for event in house.events.of(BackendWentDown)] == [("backend_protocol", odd)]
+    assert [event.problem for event in house.events.of(BackendAnswerUnexpected)] == [odder]
 
 
 @in_house("a", resident=("a",))

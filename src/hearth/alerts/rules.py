@@ -199,7 +199,8 @@ def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
 
 
 def _unreachable(event: events.BackendWentDown) -> str:
-    return f"The model server does not answer ({shown(event.reason, REASON_CHARS)}). Requests wait for it and then get 503."
+    why = f"as Ollama does. {shown(event.problem, REASON_CHARS)}" if event.problem else f"({shown(event.reason, REASON_CHARS)})."
+    return f"The model server does not answer {why} Requests wait for it and then get 503."
 
 
 def _diverged(event: events.ItemDiverged) -> str:

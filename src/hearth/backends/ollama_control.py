@@ -1,22 +1,24 @@
 """The control path to Ollama: what is installed, what is in memory, load this, drop that. It decides nothing about when to swap.
 
-It is the official client, speaking through `OllamaBackend`: httpx's own connections would take three times as much, every few seconds, of
-the loop that everybody waits for. The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are
-those of Ollama's API page (https://docs.ollama.com/api).
+What changes something goes through the official client, by way of `OllamaBackend`: httpx's own connections would take three times as much
+of the loop that everybody waits for. What only reads is plain JSON, and an answer that is not Ollama's is named. The rules of
+`/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
+(https://docs.ollama.com/api).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hearth.admission.peers import is_loopback
 from hearth.backends import process_memory
-from hearth.backends.ollama import OllamaBackend
+from hearth.backends.ollama import Answer, OllamaBackend
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -42,6 +44,9 @@ FOREVER = -1
 NOT_A_TEXT_MODEL = "does not support generate"
 PROCESSES = re.compile(r"ollama.*|llama-server.*")
 """Since 0.30 a model runs in a `llama-server`, before that in an `ollama`."""
+VERSION, INSTALLED, RESIDENT, SHOW = "/api/version", "/api/tags", "/api/ps", "/api/show"
+_A_LIST = "an object with the list `models`"
+EXPECTED = {VERSION: "an object with `version`", INSTALLED: _A_LIST, RESIDENT: _A_LIST, SHOW: "an object"}
 
 
 class _DataPath:
@@ -55,17 +60,22 @@ class _DataPath:
 
         headers = tuple((name.lower(), value) for name, value in request.headers.raw)
         path = request.url.raw_path.decode("ascii")
-        answer = await self._backend.open(BackendCall(method=request.method, path=path, headers=headers, body=request.content))
-        parts: list[bytes] = []
-        try:
-            while chunks := await answer.take():
-                parts += chunks
-        finally:
-            answer.close()
-        return httpx.Response(answer.status, headers=list(answer.headers), content=b"".join(parts), request=request)
+        answer, body = await _whole(self._backend, BackendCall(method=request.method, path=path, headers=headers, body=request.content))
+        return httpx.Response(answer.status, headers=list(answer.headers), content=body, request=request)
 
     async def aclose(self) -> None:
         await self._backend.aclose()
+
+
+async def _whole(backend: OllamaBackend, call: BackendCall) -> tuple[Answer, bytes]:
+    answer = await backend.open(call)
+    parts: list[bytes] = []
+    try:
+        while chunks := await answer.take():
+            parts += chunks
+    finally:
+        answer.close()
+    return answer, b"".join(parts)
 
 
 class OllamaControl:
@@ -75,7 +85,7 @@ class OllamaControl:
     waits. Ollama aborts a load whose client has left: whoever calls `load` keeps it going.
 
     The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`, which is BackendUnreachable
-    in `version`: that needs nothing of any model), BackendGone, BackendProtocolError.
+    in `version`: that needs nothing of any model), BackendGone, BackendProtocolError (says which route answered what).
 
     Args:
         base_url: `http://host:port`.
@@ -96,31 +106,18 @@ class OllamaControl:
 
     async def version(self) -> str:
         try:
-            version = (await self._read("/api/version")).get("version")
+            return await self._read(VERSION, _version)
         except BackendTimeout as error:
             raise BackendUnreachable from error
-        if not version:
-            raise BackendProtocolError("The model server does not report its version. Is it Ollama?")
-        return str(version)
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        return tuple(
-            InstalledModel(
-                name=_text(model, "model"),
-                digest=_text(model, "digest"),
-                remote_host=_text(model, "remote_host"),
-                capabilities=_capabilities(model),
-            )
-            for model in _listed(await self._read("/api/tags"))
-            if _text(model, "model")
-        )
+        return await self._read(INSTALLED, lambda said: tuple(_installed(model) for model in _models(said)))
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
-        return _capabilities(await self._read("/api/show", {"model": model}))
+        return await self._read(SHOW, _capabilities, {"model": model})
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
-        return tuple(_resident(model) for model in listed.models if model.model or model.name)
+        return await self._read(RESIDENT, lambda said: tuple(_resident(model) for model in _models(said)))
 
     async def memory_mib(self) -> float | None:
         return await asyncio.to_thread(process_memory.resident_mib, PROCESSES) if self._is_here else None
@@ -175,16 +172,27 @@ class OllamaControl:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _read(self, path: str, asked: Body | None = None) -> dict[str, Any]:
+    async def _read(self, path: str, understood: Callable[[Body], T], asked: Body | None = None) -> T:
+        """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
         method = "GET" if asked is None else "POST"
-        answer = await self._owned(_in_our_terms(self._send(method, path, asked), self._timeout_s))
+        body = b"" if asked is None else json.dumps(asked).encode()
+        headers = () if asked is None else ((b"content-type", b"application/json"),)
+        call = BackendCall(method=method, path=path, headers=headers, body=body)
+        answer, said = await self._owned(self._fetch(call))
         try:
-            said = answer.json()
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            raise _no_answer()
-        return said
+            return understood(_json_object(answer.status, said))
+        except _Odd as odd:
+            text = f"{method} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]} was expected"
+            raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
+
+    async def _fetch(self, call: BackendCall) -> tuple[Answer, bytes]:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _whole(self._backend, call)
+        except TimeoutError as error:
+            raise BackendTimeout from error
+        except BackendProtocolError as error:
+            raise BackendProtocolError(f"{call.method} {call.path}: {error.message}") from error
 
     async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
         """By the client's inner call: it has none for `/api/version`, and those for a load send more than a load needs."""
@@ -238,32 +246,98 @@ def _no_answer() -> BackendError:
     return BackendProtocolError("The model server sent an invalid answer.")
 
 
-def _listed(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+# What the routes say.
+
+
+class _Odd(Exception):
+    """An answer is not Ollama's; says what it is instead, and quotes nothing of it."""
+
+
+def _json_object(status: int, body: bytes) -> Body:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    if status != HTTPStatus.OK or not isinstance(said, dict):
+        raise _Odd(_kind_of(body))
+    return said
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+
+
+def _kind_of(body: bytes) -> str:
+    if not body.strip():
+        return "an empty body"
+    if body.lstrip().startswith(b"<"):
+        return "HTML"
+    try:
+        return _KINDS.get(type(json.loads(body)), "a number")
+    except (ValueError, RecursionError):
+        return "something that is no JSON"
+
+
+def _version(said: Body) -> str:
+    version = _text(said, "version")
+    if not version:
+        raise _Odd("an object without `version`")
+    return version
+
+
+def _models(said: Body) -> list[Body]:
+    """The models that have a name."""
     models = said.get("models")
-    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
-        raise _no_answer()
-    return models
+    if not isinstance(models, list):
+        raise _Odd("an object without the list `models`")
+    if not all(isinstance(model, dict) for model in models):
+        raise _Odd("a model that is no object")
+    return [model for model in models if _name_of(model)]
 
 
-def _capabilities(model: Mapping[str, Any]) -> frozenset[str] | None:
+def _name_of(model: Body) -> str:
+    return _text(model, "model") or _text(model, "name")
+
+
+def _text(said: Body, name: str) -> str:
+    text = said.get(name)
+    if text is not None and not isinstance(text, str):
+        raise _Odd(f"`{name}` that is no string")
+    return text or ""
+
+
+def _number(said: Body, name: str) -> float:
+    number = said.get(name)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+        raise _Odd(f"`{name}` that is no number")
+    return number or 0.0
+
+
+def _installed(model: Body) -> InstalledModel:
+    return InstalledModel(
+        name=_name_of(model),
+        digest=_text(model, "digest"),
+        remote_host=_text(model, "remote_host"),
+        capabilities=_capabilities(model),
+    )
+
+
+def _capabilities(model: Body) -> frozenset[str] | None:
     """Not said by old versions, nor of models that run elsewhere."""
     listed = model.get("capabilities")
     named = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     return frozenset(named) or None
 
 
-def _text(model: Mapping[str, Any], name: str) -> str:
-    text = model.get(name)
-    return text if isinstance(text, str) else ""
-
-
-def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
+def _resident(model: Body) -> ResidentModel:
     """Ollama lists no capabilities here: an embedding model is known by its architecture (`nomic-bert`), or by its name."""
-    name, family = model.model or model.name or "", (model.details and model.details.family) or ""
+    details = model.get("details") or {}
+    if not isinstance(details, dict):
+        raise _Odd("`details` that are no object")
+    name, family = _name_of(model), _text(details, "family")
     return ResidentModel(
         name=name,
-        size_mib=(model.size or 0) / MIB,
-        vram_mib=(model.size_vram or 0) / MIB,
-        context_tokens=model.context_length,
+        size_mib=_number(model, "size") / MIB,
+        vram_mib=_number(model, "size_vram") / MIB,
+        context_tokens=int(_number(model, "context_length")) or None,
         embeds="bert" in family.lower() or "embed" in name.lower(),
     )

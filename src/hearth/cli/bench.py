@@ -13,7 +13,7 @@ import ollama
 
 from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import GatewayClient, printable
-from hearth.cli.config import load_found
+from hearth.cli.config import load_found, url_of_ollama
 from hearth.cli.doctor import address_of
 from hearth.types import SERVICE, canonical_model
 
@@ -29,7 +29,7 @@ _ERRORS = (ollama.ResponseError, httpx.HTTPError, ConnectionError)
 @click.command
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use.")
-@click.option("--ollama-url", help="Where Ollama listens, instead of ollama.url.")
+@click.option("--ollama-url", metavar="URL", callback=url_of_ollama, help="Where Ollama listens, instead of ollama.url.")
 @click.pass_context
 def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ollama_url: str | None) -> None:
     """Measure the installed models for the configuration.

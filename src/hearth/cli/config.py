@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -17,6 +18,7 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.config.fields import ollama_url
 from hearth.config.loading import changed_meanings, effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
@@ -30,7 +32,7 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
-from hearth.errors import BackendError, BackendProtocolError
+from hearth.errors import BackendError, BackendProtocolError, BackendTimeout
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.directory import directory_warnings
@@ -107,8 +109,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
     try:
         _, installed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
     except BackendError as error:
-        odd = isinstance(error, BackendProtocolError)
-        why = f"the answer of Ollama at {url} could not be read" if odd else f"Ollama does not answer at {url}"
+        why = f"{url}: {error.message.rstrip('.')}" if isinstance(error, BackendProtocolError) else f"Ollama does not answer at {url}"
         yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
     if canonical_model(home).lower() not in {canonical_model(name).lower() for name in installed}:
@@ -116,14 +117,25 @@ def _home_model(settings: Settings) -> Iterable[str]:
 
 
 async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:
-    """The version of the Ollama there, and what is installed. Raises BackendError."""
+    """The version of the Ollama there, and what is installed. Raises BackendError, also where it does not say what is loaded."""
     from hearth.backends.ollama_control import OllamaControl  # noqa: PLC0415 (only commands that ask Ollama pay for it)
 
     control = OllamaControl(url, timeout_s=timeout_s)
     try:
-        return await control.version(), [model.name for model in await control.installed()]
+        found = await control.version(), [model.name for model in await control.installed()]
+        with suppress(BackendTimeout):  # where a model hangs
+            await control.resident()
+        return found
     finally:
         await control.aclose()
+
+
+def url_of_ollama(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """`--ollama-url`, checked as the setting is."""
+    try:
+        return None if value is None else ollama_url(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @config.command

@@ -27,12 +27,13 @@ from hearth.cli.config import find_config, version_and_models
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
-from hearth.errors import BackendError, ConfigError, GpuUnavailable
+from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
 from hearth.types import MIB, SERVICE, GpuReading, canonical_model
 
 _TIMEOUT_S = 3.0
+_START_OLLAMA = "start it (`systemctl start ollama`), or correct ollama.url"
 _MIB_PER_GIB = 1024
 _YEAR_S = 365 * 86_400.0
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "red"}
@@ -105,7 +106,9 @@ def _ollama(settings: Settings) -> Iterator[Finding]:
     try:
         version, installed = asyncio.run(version_and_models(url, _TIMEOUT_S))
     except BackendError as error:
-        yield Finding("FAIL", "Ollama", error.message, "start it (`systemctl start ollama`), or correct ollama.url")
+        answers = isinstance(error, BackendProtocolError)
+        advice = "set ollama.url to the address of Ollama itself" if answers else _START_OLLAMA
+        yield Finding("FAIL", "Ollama", error.message, advice)
         return
     yield Finding("ok", "Ollama", f"{version} at {url}")
     if urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
@@ -303,7 +306,9 @@ def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
         remedy = "start Ollama; Hearth then uses it" if part(status, "backend").get("instead_of") else "start Hearth without it"
         yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", remedy)
     elif part(status, "backend").get("up") is False:
-        yield Finding("FAIL", "gateway", "it cannot reach its model server", "see the line about Ollama")
+        problem = text(part(status, "backend"), "problem")
+        says = f"its model server does not answer as Ollama does: {problem}" if problem else "it cannot reach its model server"
+        yield Finding("FAIL", "gateway", says, "see the line about Ollama")
     if part(status, "storage").get("clock_in_doubt") is True:
         yield Finding("warn", "clock", "it jumped ahead, so no old data is deleted", "hearth admin confirm-clock")
     if frames := part(status, "storage").get("wal_frames_unreadable"):

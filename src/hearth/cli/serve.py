@@ -14,11 +14,10 @@ from rich.text import Text
 from hearth import bootstrap
 from hearth.cli import CommandFailed
 from hearth.cli.client import printable, program
-from hearth.cli.config import find_config
+from hearth.cli.config import find_config, url_of_ollama
 from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.views import console_for, emulator_box
 from hearth.clock import new_api_key
-from hearth.config.fields import http_url
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.events import EmulatorStarted, EmulatorStopped, Event, GatewayStarted
@@ -26,18 +25,11 @@ from hearth.ports import EventSink
 from hearth.types import Lane
 
 
-def _url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    try:
-        return None if value is None else http_url(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @click.command
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; `hearth --help` lists the default places.")
 @click.option("--host", help="Address to listen on, instead of server.host; anything but loopback needs keys.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of server.port; 0 takes a free one.")
-@click.option("--ollama-url", metavar="URL", callback=_url, help="Where Ollama listens, instead of ollama.url.")
+@click.option("--ollama-url", metavar="URL", callback=url_of_ollama, help="Where Ollama listens, instead of ollama.url.")
 @click.option("--emulator", is_flag=True, help="Answer from the built-in emulator, even if an Ollama runs.")
 @click.option(
     "--first-key", type=click.Path(path_type=Path), help="If no key is configured: create an admin key and write it to this file."

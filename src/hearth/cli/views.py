@@ -229,7 +229,11 @@ def _backend(backend: Json) -> Text:
     what = "emulator" if backend.get("emulator") is True else "Ollama"
     version = text(backend, "version")
     line = Text(f"{what}{version and ' '}{version} at {text(backend, 'url')} ")
-    return line.append("up", style="green") if backend.get("up") is True else line.append("DOWN", style="bold red")
+    if backend.get("up") is True:
+        return line.append("up", style="green")
+    line.append("DOWN", style="bold red")
+    problem = text(backend, "problem")
+    return line.append(f": {problem}" if problem else "")
 
 
 def _latency(row: Json) -> str:

@@ -173,6 +173,19 @@ def http_url(text: str) -> str:
     return text.rstrip("/")
 
 
+_ROUTES = "chat/completions chat completions embeddings embed generate messages models ps responses tags version".split()  # noqa: SIM905
+_OLLAMA_PATH = re.compile(f"/(v1|api)(/({'|'.join(_ROUTES)}))?$")
+
+
+def ollama_url(text: str) -> str:
+    """The same, of a model server: without the paths of its APIs, which clients append to it and many have to be given with it."""
+    url = http_url(text)
+    path = _OLLAMA_PATH.search(urlsplit(url).path)
+    if path is not None:
+        raise ValueError(f"must be the address without {path[0]}: {url.removesuffix(path[0])}")
+    return url
+
+
 def _webhook_url(text: str) -> str:
     """It may carry credentials, so no problem quotes it."""
     parts = _url_parts(text)
@@ -290,6 +303,7 @@ GpuDevice = Annotated[
 TimeZone = Annotated[Text, AfterValidator(_time_zone)]
 Cron = Annotated[Text, AfterValidator(_cron)]
 HttpUrl = Annotated[Text, AfterValidator(http_url)]
+OllamaUrl = Annotated[Text, AfterValidator(ollama_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
 WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
 BasePath = Annotated[Text, AfterValidator(_base_path)]

@@ -58,8 +58,8 @@ class BackendSettings(Section):
 class OllamaSettings(Section):
     """The Ollama server that Hearth sends requests to."""
 
-    url: Annotated[fields.HttpUrl, RESTART] = "http://127.0.0.1:11434"
-    """URL of Ollama. `${NAME}` is read from the environment."""
+    url: Annotated[fields.OllamaUrl, RESTART] = "http://127.0.0.1:11434"
+    """URL of Ollama, without `/v1` or `/api`. `${NAME}` is read from the environment."""
     connect_timeout_s: Annotated[fields.Timeout, RESTART] = 5.0
     """Seconds a connection to Ollama may take."""
     first_byte_timeout_s: fields.Timeout = 60.0

@@ -144,9 +144,20 @@ class EmulatorStopped(Event):
 
 
 class BackendWentDown(Event, level=WARNING):
-    """The model server stopped answering."""
+    """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as Ollama does, the route, the
+    status and what was expected.
+    """
 
     reason: str
+    problem: str = ""
+
+
+class BackendAnswerUnexpected(Event, level=WARNING):
+    """The model server, which is down, gave an answer that is not Ollama's. Fields: `problem`: the route, the status and what was
+    expected; each is emitted once.
+    """
+
+    problem: str
 
 
 class BackendCameUp(Event):

@@ -12,8 +12,8 @@ from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.dialects.capabilities import Needs, refusal
-from hearth.errors import BackendError, BackendTimeout, HearthError, ModelNotFound
-from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
+from hearth.errors import BackendError, BackendProtocolError, BackendTimeout, HearthError, ModelNotFound
+from hearth.events import BackendAnswerUnexpected, BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
 from hearth.execution.runtime import Runtime, WakeableSleep
 from hearth.ports import ModelControl
 from hearth.scheduling.inputs import BackendState, Drifted, Loaded, ModelsListed, PolicyChanged, Unloaded
@@ -21,6 +21,8 @@ from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
+TOLD_PROBLEMS = 20
+"""Of one outage; a server that answers differently each time must not fill the log."""
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
 SHOW_INTERVAL_S = 60.0
@@ -34,6 +36,9 @@ class BackendWatch:
         self.control = control
         self.up = False
         self.version = ""
+        self.problem = ""
+        """Where the model server answers, but not as Ollama does: the route, the status and what was expected."""
+        self._told_problems: set[str] = set()
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
@@ -222,10 +227,16 @@ class BackendWatch:
         return SchedulerSettings.of(self._runtime.settings, self.name_of)
 
     def _went_down(self, error: BackendError) -> None:
+        now = self._clock.monotonic()
+        self.problem = error.message if isinstance(error, BackendProtocolError) else ""
         if self.up or self._down_since is None:
             self.up = False
-            self._down_since = self._clock.monotonic()
-            self._emit(BackendWentDown(at=self._down_since, reason=error.reason))
+            self._down_since = now
+            self._told_problems = {"", self.problem}
+            self._emit(BackendWentDown(at=now, reason=error.reason, problem=self.problem))
+        elif self.problem not in self._told_problems and len(self._told_problems) < TOLD_PROBLEMS:
+            self._told_problems.add(self.problem)
+            self._emit(BackendAnswerUnexpected(at=now, problem=self.problem))
         self._post(BackendState(up=False))
 
     def _came_up(self, version: str) -> None:
@@ -235,7 +246,7 @@ class BackendWatch:
             self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
         if not self.up or self._state.down_since is not None:
             self._post(BackendState(up=True))
-        self.up, self.version = True, version
+        self.up, self.version, self.problem = True, version, ""
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
         return {self.known_name(model.name): model for model in models}
