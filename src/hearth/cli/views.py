@@ -345,6 +345,7 @@ _JOB = (
     Field("ended", _moment("ended_wall_s"), {}),
     Field("not before", _moment("not_before_wall_s"), {}),
     Field("attempts", lambda job: text(job, "attempts"), {}),
+    Field("server", lambda job: "the emulator: the answer is made up" if job.get("emulator") is True else "", {}),
     Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}", {}),
     Field("webhook", lambda job: text(job, "webhook"), {}),
     Field("error", lambda job: text(job, "error"), {}),
