@@ -22,7 +22,7 @@ STATUSES = {
     499: {"cancelled"},
     500: {"address_unavailable", "config", "internal_error", "storage_busy", "storage_refused"},
     501: {"not_served"},
-    502: {"backend_error", "backend_gone", "backend_protocol", "stream_diverged"},
+    502: {"backend_error", "backend_gone", "backend_protocol", "proxy_failed", "runner_died", "stream_diverged"},
     503: {
         *("backend_busy", "backend_unreachable", "capacity", "cloud_unavailable", "draining", "interrupted", "never_fits"),
         *("no_room_for_bodies", "queue_full", "shutting_down", "storage_unavailable", "swap_failed", "swap_timeout"),

@@ -122,6 +122,7 @@ RunnerDied = _kind("RunnerDied", BackendGone, 502, str(BackendGone.__doc__))
 """The process of the model ended within an answer; the model server itself goes on."""
 AnswerCut = _kind("AnswerCut", BackendGone, 502, str(BackendGone.__doc__), reason="backend_gone")
 """The model server ended an answer early, in an orderly way: it would do so again."""
+ProxyFailed = _kind("ProxyFailed", BackendGone, 502, "A proxy before the model server answered in its place.")
 BackendBusy = _kind("BackendBusy", BackendError, 503, "The model server is busy.")
 FirstByteTimeout = _kind("FirstByteTimeout", BackendTimeout, 504, "The model server accepted the request but sent nothing.")
 StreamDiverged = _kind("StreamDiverged", BackendError, 502, "The interrupted answer could not be resumed.")

@@ -296,6 +296,15 @@ async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(metho
     assert call.body == (b"" if method == "HEAD" else b"\x00\xff")
 
 
+@for_each("status", [502, 503, 504])
+async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
+    gateway.backend.answer = FakeExchange(status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",))
+    for path in ("/api/tags", "/v1/models"):
+        got = await gateway.ask("GET", path)
+        assert (got.status, got.error) == (status, f"A proxy before the model server answered {status} in its place.")
+    assert gateway.backend.answer.closed.is_set()
+
+
 async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays_unfinished(gateway):
     for path in ("/api/tags", "/v1/models"):
         got = await gateway.ask("GET", path)

@@ -127,6 +127,8 @@ async def test_a_size_that_is_no_number_is_named(field: str) -> None:
         (json_answer(b'{"error":"server busy, please try again.  maximum pending requests exceeded"}', 503), SwapFailed, "server busy"),
         (json_answer(b"plain words", 500), SwapFailed, "plain words"),
         (json_answer(b'{"error":"time: missing unit in duration"}', 400), SwapFailed, "missing unit"),
+        (json_answer(HTML, 502), SwapFailed, "The model server answered 502 with HTML."),
+        (json_answer(HTML, 404), SwapFailed, "The model server answered 404 with HTML."),
         (b"", SwapFailed, "closed the connection"),
         (json_answer(captured("generate_missing").body, 404), ModelNotFound, "model 'missing' not found"),
     ],

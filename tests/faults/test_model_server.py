@@ -8,7 +8,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import httpx
+
+from hearth.api.app import HearthApp
 from hearth.errors import BackendError
+from hearth.events import ItemResent
 from hearth.execution.request import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
@@ -16,6 +20,7 @@ from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import in_virtual_time
+from tests.wire.in_process import Wire, transport
 from tests.worker.house import FULL_TEXT, House, body_of, text_of
 
 Chunks = tuple[bytes, ...]
@@ -112,3 +117,67 @@ async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(
         tickets = [home.submit("a", stream=True, prompt_tokens=10, max_tokens=20) for _ in range(3)]
         assert all(one.estimated_wait_s is None or math.isfinite(one.estimated_wait_s) for one in tickets)
         assert [text_of(await body_of(one)) for one in tickets] == [FULL_TEXT] * 3
+
+
+class ProxiedOllama(FakeOllama):
+    """Stands behind a proxy, which answers these in its place: status, media type and body."""
+
+    pages: list[tuple[int, bytes, bytes]]
+
+    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+        exchange = super()._exchange(call, body, record, fault)
+        if self.pages:
+            status, media, said = self.pages.pop(0)
+            exchange._answer = wire.Answer(status=status, headers=((b"content-type", media),), chunks=(said,))
+            exchange._instants = exchange._instants[-1:]
+        return exchange
+
+
+def proxied(*pages: tuple[int, bytes, bytes]) -> House:
+    made = House("a", resident=("a",), ollama=ProxiedOllama)
+    assert isinstance(made.ollama, ProxiedOllama)
+    made.ollama.pages = list(pages)
+    return made
+
+
+PAGES = [
+    *((status, b"text/html; charset=utf-8", HTML) for status in (502, 503, 504)),
+    (502, b"text/plain; charset=utf-8", b"Bad Gateway"),
+]
+ASKED: list[tuple[str, dict[str, Any], Callable[[Any], object]]] = [
+    ("/api/generate", {"prompt": "?"}, lambda said: said["error"]),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}]}, lambda said: said["error"]["message"]),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "?"}], "max_tokens": 9}, lambda said: said["error"]["message"]),
+]
+
+
+@for_each("page", PAGES)
+@for_each("stream", [False, True])
+@in_virtual_time
+async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_sent_once_more(page: tuple[int, bytes, bytes], stream: bool):
+    async with proxied(page) as home:
+        ticket = home.submit("a", stream=stream)
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+        assert [event.reason for event in home.events.of(ItemResent)] == ["proxy_failed"]
+
+
+@for_each("page", PAGES)
+@for_each(("path", "body", "message"), ASKED)
+@for_each("stream", [False, True])
+@in_virtual_time
+async def test_a_proxy_that_keeps_answering_is_an_error_in_the_dialect_of_the_caller(
+    page: tuple[int, bytes, bytes], path: str, body: dict[str, Any], message: Callable[[Any], object], stream: bool
+):
+    async with proxied(page, page) as home:
+        http = httpx.AsyncClient(transport=transport(httpx, Wire(HearthApp(home.gateway))), base_url="http://localhost")
+        async with http:
+            got = await http.post(path, json={"model": "a:latest", "stream": stream, **body})
+        assert (got.status_code, got.headers["content-type"].partition(";")[0]) == (page[0], "application/json")
+        assert message(got.json()) == f"A proxy before the model server answered {page[0]} in its place."
+        assert len(home.ollama.calls) == 2
+
+
+@in_virtual_time
+async def test_an_error_of_the_model_servers_own_with_such_a_status_is_passed_on():
+    async with proxied((502, b"application/json", b'{"error":"its own"}')) as home:
+        assert await body_of(home.submit("a")) == b'{"error":"its own"}'

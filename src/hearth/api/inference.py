@@ -27,7 +27,7 @@ from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, MANAGEMENT_ROUTES, Endpoint, Route
-from hearth.dialects.stream import empty_reply
+from hearth.dialects.stream import empty_reply, proxy_failure
 from hearth.errors import BackendProtocolError, BadRequest, CallerError, HearthError, ModelNotFound, NotServed
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
@@ -353,6 +353,9 @@ class Passthrough:
     async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.backend.open(call)
         try:
+            failed = proxy_failure(exchange.status, exchange.headers)
+            if failed is not None:
+                raise failed
             own = (b"x-request-id", request.request_id.encode("ascii"))
             elsewhere = self._gateway.models_elsewhere
             if elsewhere and request.method == "GET" and exchange.status == HTTPStatus.OK and request.path in _LISTS:

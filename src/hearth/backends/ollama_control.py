@@ -236,6 +236,8 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -
     except TimeoutError as error:
         raise BackendTimeout from error
     except ollama.ResponseError as error:
+        if str(error.error).lstrip().startswith("<"):  # of a proxy, and no reason to show anybody
+            raise BackendProtocolError(f"The model server answered {error.status_code} with HTML.") from None
         raise BackendProtocolError(f"The model server answered {error.status_code}: {error.error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.

@@ -18,7 +18,7 @@ from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in, obje
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
-from hearth.errors import BackendProtocolError
+from hearth.errors import BackendProtocolError, ProxyFailed
 from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
@@ -34,6 +34,7 @@ _EMBED_TAIL_BYTES = 512
 _EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,9})(?![0-9])')
 _QUOTED_CHARS = 200
 _RUNNER_DIED = ("an error was encountered while running the model", "model runner has unexpectedly stopped")
+_OF_PROXIES = frozenset({502, 503, 504})
 _RESPONSES_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -259,6 +260,15 @@ def error_text(body: bytes) -> str:
     if isinstance(reason, dict):
         reason = reason.get("message")
     return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
+
+
+def proxy_failure(status: int, headers: Headers) -> ProxyFailed | None:
+    """The error of a proxy that found no model server behind it. The model server's own errors are JSON, a proxy's are a page or empty."""
+    if status not in _OF_PROXIES or dict(headers).get(b"content-type", b"").lower().startswith(b"application/json"):
+        return None
+    failed = ProxyFailed(f"A proxy before the model server answered {status} in its place.")
+    failed.status = status
+    return failed
 
 
 def runner_died(error: str) -> bool:

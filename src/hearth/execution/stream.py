@@ -15,7 +15,7 @@ from hearth.dialects.continuing import Continuation
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, read_whole, runner_died
+from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, proxy_failure, read_whole, runner_died
 from hearth.errors import (
     AnswerCut,
     BackendBusy,
@@ -89,11 +89,14 @@ class AnswerStream:
         """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing.
 
         Raises:
-            BackendBusy: it has no room now, which passes.
+            ProxyFailed: it is no answer of the model server's. BackendBusy: it has no room now, which passes.
             BackendProtocolError: it is empty.
             BackendGone: it does not say that it is complete, or says that the process of the model has ended.
             BackendError: an error, where the caller has the beginning of a stream already.
         """
+        failed = proxy_failure(exchange.status, exchange.headers)
+        if failed is not None:
+            raise failed
         parts: list[bytes] = []
         while chunks := await exchange.take():
             parts.extend(chunks)
