@@ -18,7 +18,7 @@ from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in, obje
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
-from hearth.errors import BackendProtocolError, ProxyFailed
+from hearth.errors import BackendProtocolError, HearthError, ProxyFailed
 from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
@@ -262,7 +262,7 @@ def error_text(body: bytes) -> str:
     return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
 
 
-def proxy_failure(status: int, headers: Headers) -> ProxyFailed | None:
+def proxy_failure(status: int, headers: Headers) -> HearthError | None:
     """The error of a proxy that found no model server behind it. The model server's own errors are JSON, a proxy's are a page or empty."""
     if status not in _OF_PROXIES or dict(headers).get(b"content-type", b"").lower().startswith(b"application/json"):
         return None
