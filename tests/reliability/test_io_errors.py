@@ -21,6 +21,7 @@ from tests.storage.house import open_database
 POSITIONS = 500
 """More than any scenario here has; to find one without a fault before that is a part of the test."""
 JOBS_PER_POSITION = 3
+PARTS = 4
 
 
 @pytest.mark.parametrize(("error", "keyed"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EIO, False)])
@@ -71,9 +72,11 @@ async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_
     assert len(asked(path, "SELECT 1 FROM invocation_log WHERE outcome = 'completed'")) > 0, "what was answered meanwhile is logged"
 
 
-async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path):
+@pytest.mark.parametrize("first", range(1, 1 + PARTS))
+async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path, first):
+    """Every position in one of the parts, which run beside each other."""
     with Fault(built(tmp_path), tmp_path) as fault, closing(Nursery(tmp_path, environ=fault.environ)) as nursery:
-        for nth in range(1, POSITIONS):
+        for nth in range(first, POSITIONS, PARTS):
             path = tmp_path / f"hearth.db-{nth}"
             fault.arm(nth)
             life = await nursery.birth("keep_books", path=str(path), first=0, rounds=1)
