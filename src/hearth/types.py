@@ -269,12 +269,15 @@ NO_USAGE = Usage()
 
 @value
 class BackendCall:
-    """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded, whole body."""
+    """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded, whole body. `hides_usage`: its body
+    asks for a usage in the stream that its caller has not asked for.
+    """
 
     method: str
     path: str
     headers: Headers = ()
     body: bytes = b""
+    hides_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
     seeds = set()
     for path in ("/api/chat", "/api/generate", "/v1/chat/completions") * 2:
         got = await gateway.ask("POST", path, {**BODIES[path], "stream": True})
-        assert got.headers["x-hearth-rewrote"] == "seed"
+        assert got.headers["x-hearth-rewrote"].rpartition(",")[2] == "seed"
         sent = json.loads(gateway.worker.calls[-1].body)
         seeds.add((sent if path.startswith("/v1") else sent["options"])["seed"])
     assert len(seeds) == 6
@@ -62,6 +62,20 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
     for each, ways in ((gateway, ("replayed", "continued")), (finishing, ())):
         got = await each.ask("POST", "/api/chat", body, **JSON)
         assert (each.worker.calls[-1].body, "x-hearth-rewrote" in got.headers, each.worker.submitted[-1].ways) == (body, False, ways)
+
+
+async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_shown_unless_they_ask(gateway):
+    path, frames = "/v1/chat/completions", (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n')
+    gateway.worker.serve = scripted(*frames)
+    finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
+    for each, rewrote in ((gateway, "stream_options,seed"), (finishing, "stream_options")):
+        got = await each.ask("POST", path, {**BODIES[path], "stream": True})
+        call = each.worker.calls[-1]
+        assert (got.headers["x-hearth-rewrote"], call.hides_usage) == (rewrote, True)
+        assert json.loads(call.body)["stream_options"] == {"include_usage": True}
+    for more in ({"stream": True, "stream_options": {"include_usage": True}}, {"stream": False}):
+        await gateway.ask("POST", path, {**BODIES[path], **more})
+        assert not gateway.worker.calls[-1].hides_usage
 
 
 async def test_what_only_the_owner_may_decide_is_rewritten_and_said_whatever_the_name_of_the_model():

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from hearth.config.settings import CallerLimits, RateLimitSettings
-from hearth.events import ItemQueued, SwapCompleted
+from hearth.events import ItemEnded, ItemQueued, SwapCompleted
 from hearth.types import Lane
 from tests.clients.home import (
     BOOK_SCHEMA,
@@ -76,6 +76,19 @@ async def test_openais_client_is_answered_whole_and_streamed_alike(clients):
     assert [event.sequence_number for event in events] == list(range(len(events)))
     said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert said == events[-1].response.output_text != ""
+
+
+async def test_the_tokens_of_a_stream_are_known_also_where_openais_client_does_not_ask_for_them(home, clients):
+    _, gpt, _ = clients
+    asked: dict[str, Any] = {"model": LLAMA, "seed": 7, "max_tokens": 20, "stream": True}
+    for ask, more in ((gpt.chat.completions.create, {"messages": HELLO}), (gpt.completions.create, {"prompt": "once"})):
+        counted = [part async for part in await ask(**asked, **more, stream_options={"include_usage": True})]
+        silent = [part async for part in await ask(**asked, **more)]
+        assert [bool(part.choices) for part in silent] == [True] * (len(counted) - 1)
+        assert [part.usage for part in silent] == [None] * len(silent)
+        usage = counted[-1].usage
+        for ended in home.events.of(ItemEnded)[-2:]:
+            assert (ended.prompt_tokens, ended.output_tokens) == (usage.prompt_tokens, usage.completion_tokens)
 
 
 async def test_anthropics_client_is_answered_whole_and_streamed_alike(home, clients):

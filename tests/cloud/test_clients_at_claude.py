@@ -32,6 +32,16 @@ async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_i
         assert (message.usage.input_tokens, message.usage.output_tokens) == COUNTS
 
 
+async def test_an_openai_stream_ends_with_a_usage_only_where_the_caller_asks_for_it(home: CloudHome):
+    async with home.gpt(RICH) as gpt:
+        asking: Any = {"stream_options": {"include_usage": True}}
+        for more, usages in (({}, []), (asking, [COUNTS])):
+            parts = [part async for part in await gpt.chat.completions.create(**ASKED, stream=True, **more)]
+            assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == TEXT
+            assert [(part.usage.prompt_tokens, part.usage.completion_tokens) for part in parts if part.usage] == usages
+    assert {(ended.prompt_tokens, ended.output_tokens) for ended in await home.ends(2)} == {COUNTS}
+
+
 async def test_a_claude_item_is_an_item_like_any_other(home: CloudHome):
     headers = (await home.post(BODY | {"stream": False}))[2]
     assert (headers["x-hearth-served-by"], bool(headers["x-request-id"])) == ("claude", True)

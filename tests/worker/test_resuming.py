@@ -116,9 +116,16 @@ class Model:
         return Service(words=words, first_byte_s=A_WORD_S, service_s=service_s, prompt_tokens=prompt_tokens, done_reason=reason)
 
 
-def streaming(house: House, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, **more: Any) -> Ticket:
+def streaming(
+    house: House,
+    path: str = "/api/generate",
+    ways: tuple[Way, ...] = ONLY,
+    *,
+    hides_usage: bool = False,
+    **more: Any,
+) -> Ticket:
     body = {**BODIES[path], "model": "m", "stream": True, **more}
-    call = BackendCall(method="POST", path=path, body=json.dumps(body).encode())
+    call = BackendCall(method="POST", path=path, body=json.dumps(body).encode(), hides_usage=hides_usage)
     route = INFERENCE_ROUTES[path]
     item = QueueItem(
         lane=Lane.EXTERNAL,
@@ -334,6 +341,27 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 1)
         assert ended.output_tokens == len(WORDS)
+
+
+@for_each("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
+@for_each("path", ["/v1/chat/completions", "/v1/completions"])
+@in_virtual_time
+async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_shown_in_any_way(path: str, ways: tuple[Way, ...]):
+    """Bodies of these routes ask for it; the way of the gateway to an emulator and back is in tests/clients."""
+    model = Model()
+    async with house_of(model) as house:
+        for at in ((), (7.5,)) if ways else ((),):
+            model.asked, began_at = 0, house.now
+            ticket = streaming(house, path, ways, hides_usage=True)
+            listening = asyncio.ensure_future(heard(ticket))
+            for after_s in at:
+                await house.interrupt(began_at + after_s, "m")
+            said, error = await listening
+            assert (error, told(path, said).answer, b"usage" in said) == (None, expected(path, model.answer), False)
+            ended = await house.end_of(ticket)
+            assert (ended.prompt_tokens or 0) > 0
+            assert (ended.output_tokens or 0) > 0
+            assert ended.interrupt_count == len(at)
 
 
 DEATHS = (CallFault.GONE_MID_STREAM, CallFault.RUNNER_DIES)

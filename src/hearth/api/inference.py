@@ -25,7 +25,7 @@ from hearth.clock import new_seed
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import MAX_INT
-from hearth.dialects.request import Envelope, count_tokens, is_model_name, read_request, seeded
+from hearth.dialects.request import Envelope, count_tokens, counted, is_model_name, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, MANAGEMENT_ROUTES, Endpoint, Route
 from hearth.dialects.stream import empty_reply, proxy_failure
 from hearth.errors import BackendProtocolError, BadRequest, CallerError, HearthError, ModelNotFound, NotServed
@@ -42,6 +42,8 @@ JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 _FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 """Never a credential, a cookie or an origin."""
 _PREVIEWED_BYTES = 256 * 1024
+_USAGE_ASKED = "stream_options"
+"""In the list of what was changed in a body: Hearth asks for a usage that the caller is not shown."""
 
 
 class Inference:
@@ -70,7 +72,8 @@ class Inference:
             return None
         values = request.headers.values
         forwarded = (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))
-        call = BackendCall(method="POST", path=request.target, headers=forwarded, body=envelope.body)
+        hides_usage = _USAGE_ASKED in envelope.rewritten
+        call = BackendCall(method="POST", path=request.target, headers=forwarded, body=envelope.body, hides_usage=hides_usage)
         ticket = await submit(gateway, request, identity, envelope, model=envelope.model, call=call, ways=ways, digest=digest)
         if envelope.kind == "generate":
             self._chat_models.add(canonical_model(envelope.model).lower())
@@ -127,8 +130,13 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str]
     strip, pinned = settings.clients.strip_attribution, partial(load_options, settings, name_of=name_of)
     envelope, fields = read_request(route, body, pinned, strip_attribution=strip, model=model)
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()  # before a seed is put in, which is another one each time
+    if not envelope.streaming:
+        return envelope, (), digest
+    body, fields = counted(route, envelope.body, fields)
+    if body is not envelope.body:
+        envelope = replace(envelope, body=body, rewritten=(*envelope.rewritten, _USAGE_ASKED))
     scheduling = settings.scheduling
-    if not envelope.streaming or scheduling.started_streams == "finish":
+    if scheduling.started_streams == "finish":
         return envelope, (), digest
     only_replay, continue_diverged = scheduling.started_streams == "replay", scheduling.on_divergence == "continue"
     seeded_body, ways = seeded(route, envelope.body, fields, new_seed(), only_replay=only_replay, continue_diverged=continue_diverged)

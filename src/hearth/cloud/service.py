@@ -136,6 +136,8 @@ class Cloud:
 
         def translate() -> tuple[ClaudeRequest, bytes]:
             request = claude_request(path, call.body, default_max_tokens=cloud.default_max_tokens)
+            if call.hides_usage:
+                request = replace(request, include_usage=False)
             return request, encoded(model, request.body)
 
         request, body = await asyncio.to_thread(translate) if len(call.body) > _THREAD_FROM_BYTES else translate()

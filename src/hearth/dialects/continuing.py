@@ -157,7 +157,7 @@ class Continuation:
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
         if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
-        self._writer = _writer_for(route, fields, self._begun)
+        self._writer = _writer_for(route, fields, self._begun, hides_usage=call.hides_usage)
         for frame in frames_in(route, b"".join(self._written_before())):
             self._names.match(frame)
         self._lines = WholeFrames(_NATIVE)
@@ -413,7 +413,7 @@ class Continuation:
         return output, max(0, (read or 0) - self._known_tokens) if prompt is None else prompt
 
 
-def _writer_for(route: Route, fields: JsonObject, begun: Begun) -> Writer:
+def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: bool) -> Writer:
     """What writes the answer to the request with these fields. Names do not matter: the caller is shown those that it knows."""
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
     if route.dialect == "ollama":
@@ -424,7 +424,7 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun) -> Writer:
         response = begun.first.get("response")
         return ResponsesWriter("0", response if isinstance(response, dict) else {}, items=begun.items)
     options, made_by = lookup(fields, "stream_options"), str(begun.first.get("system_fingerprint"))
-    wants_usage = isinstance(options, dict) and lookup(options, "include_usage") is True
+    wants_usage = not hides_usage and isinstance(options, dict) and lookup(options, "include_usage") is True
     return OpenAiWriter("0", model, chat=chat, created_wall_s=0.0, made_by=made_by, include_usage=wants_usage)
 
 

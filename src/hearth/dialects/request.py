@@ -32,6 +32,7 @@ from hearth.dialects.gojson import (
 )
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.usage import asking_for_usage
 from hearth.errors import BadRequest, ModelNotFound
 from hearth.types import MIB, Dialect, LoadOptions, Way, WorkKind, value
 
@@ -199,6 +200,22 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
     return (fields if wanted == options else {**fields, "options": wanted}), changed
 
 
+def counted(route: Route, body: bytes, fields: JsonObject) -> tuple[bytes, JsonObject]:
+    """The body of a stream that reports its usage also where its caller does not ask for it, and its fields; both
+    as they are where nothing is to be added. `fields`: those that `read_request` has read."""
+    added = asking_for_usage(route, fields)
+    if added is None:
+        return body, fields
+    asking = {**fields, **added}
+    return (_written(asking, body) if fields.keys() & added.keys() else _with_first(added, body)), asking
+
+
+def _with_first(added: JsonObject, body: bytes) -> bytes:
+    """These fields first in the object, and everything else as it came."""
+    head, brace, rest = body.partition(b"{")
+    return head + brace + encode(added)[1:-1] + b"," + rest
+
+
 def seeded(
     route: Route, body: bytes, fields: JsonObject, seed: int, *, only_replay: bool, continue_diverged: bool
 ) -> tuple[bytes, tuple[Way, ...]]:
@@ -225,8 +242,7 @@ def seeded(
         added = {"options": {"seed": seed, **{name: one for name, one in holder.items() if name != "seed"}}}
     if fields.keys() & added.keys():
         return _written({**fields, **added}, body), ways
-    head, brace, rest = body.partition(b"{")  # first in the object, and everything else as it came
-    return head + brace + encode(added)[1:-1] + b"," + rest, ways
+    return _with_first(added, body), ways
 
 
 def _is_read_quickly(body: bytes) -> bool:

@@ -26,7 +26,7 @@ from hearth.dialects.continuing import (
     rendered_in,
     template_probe,
 )
-from hearth.dialects.routes import Route, route_of
+from hearth.dialects.routes import route_of
 from hearth.errors import (
     AnswerCut,
     BackendError,
@@ -46,7 +46,7 @@ from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendState, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
 from hearth.types import BackendCall, LoadOptions, Sequence, Way
 
-_PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, Deadline], Awaitable[None]]"
+_PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 RENDER_LAST_S = 0.03
@@ -189,7 +189,7 @@ class Executor:
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
                     limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)  # however long it gets
-                    await pass_on(work, exchange, route_of(call.path), limit)
+                    await pass_on(work, exchange, call, limit)
                 else:
                     await self._answers.whole(work, exchange, route_of(call.path))
                 whole = True

@@ -29,6 +29,21 @@ class Reply:
     The producer is not held up while less than `limit_bytes` are unread. All but the `async` methods may be called from callbacks.
     """
 
+    __slots__ = (
+        "_abandoned",
+        "_chunks",
+        "_ended",
+        "_error",
+        "_head",
+        "_limit_bytes",
+        "_on_abandon",
+        "_reader",
+        "_writer",
+        "cost_usd",
+        "ends_with_error",
+        "unread_bytes",
+    )
+
     def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object] = lambda: None) -> None:
         self.cost_usd = 0.0
         """Known when it is complete."""

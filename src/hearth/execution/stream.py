@@ -14,8 +14,9 @@ from typing import Self
 from hearth.dialects.continuing import Continuation
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.dialects.replay import Replay, Sent
-from hearth.dialects.routes import Route
+from hearth.dialects.routes import Route, route_of
 from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, proxy_failure, read_whole, runner_died
+from hearth.dialects.usage import HiddenUsage
 from hearth.errors import (
     AnswerCut,
     BackendBusy,
@@ -30,7 +31,7 @@ from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime
 from hearth.ports import Exchange
 from hearth.scheduling.inputs import FirstByte, Unresumable
-from hearth.types import MIB
+from hearth.types import MIB, BackendCall
 
 HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
@@ -120,7 +121,7 @@ class AnswerStream:
         work.reply.push(body)
         work.reply.finish()
 
-    async def stream(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
+    async def stream(self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline) -> None:
         """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
 
         Raises:
@@ -128,19 +129,24 @@ class AnswerStream:
             BackendGone: the connection broke.
             CallerGone: the caller has stopped reading.
         """
+        route = route_of(call.path)
         if work.item.ways:
             work.sent = Sent(route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
         tail, notice = StreamTail(route), DeathNotice(route)
+        usage = HiddenUsage(route) if call.hides_usage else None
         while chunks := await exchange.take():
             limit.progressed = True
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
             tail.feed(b"".join(chunks))
+            if usage is not None:
+                chunks = tuple(filter(None, map(usage.without, chunks)))
             if work.sent is not None:
                 chunks = notice.without(work.sent.whole(chunks))
             self._forward(work, exchange, chunks)
         ending = tail.ending()
         self._check(work, ending)
+        self._forward(work, exchange, () if usage is None else (usage.rest(),))
         self._forward(work, exchange, (work.sent.held(),) if work.sent is not None else ())
         self._finish(work, ending)
 
@@ -155,7 +161,7 @@ class AnswerStream:
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
             self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
-    async def replay(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
+    async def replay(self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline) -> None:
         """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
 
         Raises:
@@ -164,11 +170,14 @@ class AnswerStream:
         """
         if work.sent is None:
             raise StreamDiverged
+        route = route_of(call.path)
         tail, replay, notice = StreamTail(route), Replay(route, work.sent), DeathNotice(route)
+        usage = HiddenUsage(route) if call.hides_usage else None
         work.resumed, work.again_tokens = "replayed", work.sent.frames
 
         def feed(chunk: bytes) -> bytes:
             tail.feed(chunk)
+            chunk = chunk if usage is None else usage.without(chunk)
             passed = notice.without((replay.feed(chunk),))
             work.verified_chars = replay.verified_chars
             return b"".join(passed)
@@ -180,7 +189,7 @@ class AnswerStream:
             self._forward(work, exchange, (replay.finish(),))
         self._finish(work, ending)
 
-    async def rest(self, rest: Continuation, work: ActiveRequest, exchange: Exchange, _: Route, limit: Deadline) -> None:
+    async def rest(self, rest: Continuation, work: ActiveRequest, exchange: Exchange, _: BackendCall, limit: Deadline) -> None:
         """Pass on what the model says after the text that its caller has.
 
         Raises:
