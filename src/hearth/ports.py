@@ -146,7 +146,7 @@ class ModelControl(Protocol):
         """Raises BackendUnreachable when nothing answers."""
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """The models on disk, as the backend lists them."""
+        """The models on disk, as the backend lists them; the very same tuple for as long as it lists the same."""
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         """What a model on disk can do, in Ollama's words; None where the backend does not say. Raises ModelNotFound."""

@@ -169,6 +169,15 @@ async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_
     assert [model.name for model in await bench.control.installed()] == ["emb"]
 
 
+async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None:
+    first = await bench.control.installed()
+    assert await bench.control.installed() is first
+    bench.world.install("new")
+    assert [model.name for model in await bench.control.installed()] == ["a", "emb", "new"]
+    bench.world.delete("new")
+    assert await bench.control.installed() == first
+
+
 async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):

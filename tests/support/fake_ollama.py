@@ -124,6 +124,7 @@ class FakeOllama:
         """A service that sets this has its call refused with 400 and this text."""
         self.control: list[ControlRecord] = []
         self.probes: list[ControlRecord] = []
+        self._last_list: tuple[InstalledModel, ...] = ()
         self._service = service
         self._problem = ""
         self._down = False
@@ -299,7 +300,10 @@ class FakeOllama:
     async def installed(self) -> tuple[InstalledModel, ...]:
         await self._reach()
         self.listed += 1
-        return self._listed()
+        listed = self._listed()
+        if listed != self._last_list:
+            self._last_list = listed
+        return self._last_list
 
     def _listed(self) -> tuple[InstalledModel, ...]:
         return tuple(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import FrameType
 
 import pytest
 
 from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingSettings, Settings
 from hearth.errors import NeverFits, QueueFull
 from hearth.events import BackendWentDown, HomeModelMissing, ItemDispatched, ItemPromoted
+from hearth.execution.backend_watch import LONG_LIST
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
@@ -176,3 +179,26 @@ async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass
     await sleep_until(106.5)
     assert len(house.events.of(BackendWentDown)) == 1
     house.ollama.come_up()
+
+
+@in_virtual_time
+async def test_a_long_list_of_models_is_taken_in_beside_the_loop_and_only_when_it_or_the_settings_have_changed():
+    compared = 0
+
+    def count(_: FrameType, event: str, called: object) -> None:
+        nonlocal compared
+        compared += event == "c_call" and getattr(called, "__name__", "") == "lower"
+
+    async with House(*(f"m{number}" for number in range(2 * LONG_LIST))) as house:
+        watch, settings = house.worker.watch, settings_with(gpu={"home_model": "m7"})
+        assert len(watch.installed) == 2 * LONG_LIST
+        sys.setprofile(count)  # of this thread alone
+        try:
+            await watch.look()
+            assert house.gateway.reload(GatewayConfig(settings=settings))
+            house.ollama.install("new:latest")
+            await watch.look()
+        finally:
+            sys.setprofile(None)
+        assert compared < 100, "names are compared by another thread"
+        assert (watch.name_of("new"), house.gpu_status["home_model"]) == ("new:latest", "m7:latest")

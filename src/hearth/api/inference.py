@@ -5,6 +5,7 @@ What runs no model is forwarded without a queue; models of Ollama's own cloud ar
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -373,7 +374,8 @@ class Passthrough:
                     content += b"".join(chunks)
                     if len(content) > _LIST_BYTES:
                         raise BackendProtocolError("The model server's list of models is too long.")
-                await request.answer.whole(exchange.status, (*kept, own), _without(bytes(content), request.path, elsewhere))
+                listed = await asyncio.to_thread(_without, bytes(content), request.path, elsewhere)
+                await request.answer.whole(exchange.status, (*kept, own), listed)
                 return
             await request.answer.head(exchange.status, (*exchange.headers, own))
             while chunks := await exchange.take():

@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -39,6 +40,8 @@ Body = Mapping[str, object]
 
 MAX_BODY_BYTES = 16 * 1024**2
 """A list of models takes less than a KiB for each."""
+LONG_LIST_BYTES = 256 * 1024
+"""A longer list is read in a thread, so that nobody waits for it."""
 FOREVER = -1
 """`keep_alive` of a loaded model: Hearth alone decides when it goes."""
 NOT_A_TEXT_MODEL = "does not support generate"
@@ -95,14 +98,17 @@ class OllamaControl:
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
         self._backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
         self._timeout_s = timeout_s
-        host = urlsplit(base_url).hostname or ""
-        self._is_here = host == "localhost" or is_loopback(host)
+        self._is_here = _is_here(base_url)
+        self._last_list: tuple[int, bytes] | None = None
+        """The last list of models, word for word, and what it says."""
+        self._installed: tuple[InstalledModel, ...] = ()
         self._opened: ollama.AsyncClient | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def turn_to(self, base_url: str) -> None:
         """Ask there from now on; calls under way end where they are."""
         self._backend.turn_to(base_url)
+        self._is_here = _is_here(base_url)
 
     async def version(self) -> str:
         try:
@@ -111,7 +117,13 @@ class OllamaControl:
             raise BackendUnreachable from error
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        return await self._read(INSTALLED, lambda said: tuple(_installed(model) for model in _models(said)))
+        """As the port says; what a server says is read once for as long as it says the same."""
+        answer, said = await self._ask(INSTALLED)
+        if (answer.status, said) != self._last_list:
+            read = partial(_read, INSTALLED, answer, said, _installed_in)
+            self._installed = await asyncio.to_thread(read) if len(said) > LONG_LIST_BYTES else read()
+            self._last_list = answer.status, said
+        return self._installed
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         return await self._read(SHOW, _capabilities, {"model": model})
@@ -173,17 +185,13 @@ class OllamaControl:
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
     async def _read(self, path: str, understood: Callable[[Body], T], asked: Body | None = None) -> T:
-        """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
-        method = "GET" if asked is None else "POST"
+        answer, said = await self._ask(path, asked)
+        return _read(path, answer, said, understood)
+
+    async def _ask(self, path: str, asked: Body | None = None) -> tuple[Answer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
         headers = () if asked is None else ((b"content-type", b"application/json"),)
-        call = BackendCall(method=method, path=path, headers=headers, body=body)
-        answer, said = await self._owned(self._fetch(call))
-        try:
-            return understood(_json_object(answer.status, said))
-        except _Odd as odd:
-            text = f"{method} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]} was expected"
-            raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
+        return await self._owned(self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body)))
 
     async def _fetch(self, call: BackendCall) -> tuple[Answer, bytes]:
         try:
@@ -226,6 +234,11 @@ class OllamaControl:
         return self._opened
 
 
+def _is_here(base_url: str) -> bool:
+    host = urlsplit(base_url).hostname or ""
+    return host == "localhost" or is_loopback(host)
+
+
 async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
     """Await a call of the library and translate what it raises; BackendTimeout: no answer in time."""
     import ollama  # noqa: PLC0415 - see `OllamaControl._client`
@@ -253,6 +266,19 @@ def _no_answer() -> BackendError:
 
 class _Odd(Exception):
     """An answer is not Ollama's; says what it is instead, and quotes nothing of it."""
+
+
+def _method(path: str) -> str:
+    return "POST" if path == SHOW else "GET"
+
+
+def _read(path: str, answer: Answer, said: bytes, understood: Callable[[Body], T]) -> T:
+    """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
+    try:
+        return understood(_json_object(answer.status, said))
+    except _Odd as odd:
+        text = f"{_method(path)} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]} was expected"
+        raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
 
 
 def _json_object(status: int, body: bytes) -> Body:
@@ -312,6 +338,10 @@ def _number(said: Body, name: str) -> float:
     if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
         raise _Odd(f"`{name}` that is no number")
     return number or 0.0
+
+
+def _installed_in(said: Body) -> tuple[InstalledModel, ...]:
+    return tuple(_installed(model) for model in _models(said))
 
 
 def _installed(model: Body) -> InstalledModel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
@@ -25,6 +26,8 @@ TOLD_PROBLEMS = 20
 """Of one outage; a server that answers differently each time must not fill the log."""
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
+LONG_LIST = 1_000
+"""A longer list of models is taken in beside the event loop."""
 SHOW_INTERVAL_S = 60.0
 """How soon a model server is asked again what a model can do, where it did not say."""
 
@@ -52,6 +55,9 @@ class BackendWatch:
         self._post = runtime.post
         self._emit = runtime.events.emit
         self._tracker = runtime.tracker
+        self._models: tuple[InstalledModel, ...] | None = None
+        self._named_for: Settings | None = None
+        """The last list, and the settings for which its models were named."""
         self._installed: dict[str, InstalledModel] | None = None
         self._one_of: dict[str, str] = {}
         self._listing = asyncio.Lock()
@@ -156,6 +162,7 @@ class BackendWatch:
         self.resident = ()
         self.offloaded = frozenset()
         self.elsewhere = {}
+        self._models = None
         self._installed = None
         self._one_of = {}
         self._shown.clear()
@@ -202,17 +209,22 @@ class BackendWatch:
 
     async def refresh_installed(self) -> None:
         """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
-        servers = self._servers
-        models = await self.control.installed()
+        servers, models, settings = self._servers, await self.control.installed(), self._runtime.settings
+        if servers != self._servers or (models is self._models and settings is self._named_for):
+            return
+        before = frozenset(self._one_of.values())
+        is_long = len(models) > LONG_LIST
+        known = await asyncio.to_thread(_known, models, settings, before) if is_long else _known(models, settings, before)
         if servers != self._servers:
             return
+        self._models, self._named_for = models, settings
+        self._know(known)
+
+    def _know(self, known: _Known) -> None:
         before, listed = self.scheduler_settings(), self._installed
-        self.elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
-        here = tuple(model for model in models if not model.remote_host)
-        self._installed = {canonical_model(model.name).lower(): model for model in here}
+        self.elsewhere, self._installed, self._one_of = known.elsewhere, known.installed, known.one_of
         if listed is None or listed.keys() != self._installed.keys():
             self._post(ModelsListed(names=frozenset(self._installed)))
-        self._one_of = _one_name_each(here, self._runtime.settings, before=frozenset(self._one_of.values()))
         settings = self.scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))
@@ -288,6 +300,24 @@ class BackendWatch:
     def _drifted(self, *, appeared: tuple[str, ...] = (), vanished: tuple[str, ...] = (), reloaded: tuple[str, ...] = ()) -> None:
         self._tracker.record_drift()
         self._emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a list of models says, under the names in use."""
+
+    elsewhere: dict[str, str]
+    installed: dict[str, InstalledModel]
+    one_of: dict[str, str]
+
+
+def _known(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> _Known:
+    here = tuple(model for model in models if not model.remote_host)
+    return _Known(
+        elsewhere={canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host},
+        installed={canonical_model(model.name).lower(): model for model in here},
+        one_of=_one_name_each(here, settings, before=before),
+    )
 
 
 def _one_name_each(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> dict[str, str]:
