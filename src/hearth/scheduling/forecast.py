@@ -25,9 +25,9 @@ from hearth.types import Lane, QueueItem, Sequence, Usage
 HORIZON_ITEMS = 100  # so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their mean pace
 MAX_DECISIONS = 108
 """A policy that swaps for each item needs more decisions than this for so many: then fewer are run forward."""
-MAX_WORK = 6_000
+MAX_WORK = 4_000
 """The same where each decision has many models to choose from, in candidates that are compared (a thousand take 1 to 2 ms)."""
-DECISION_WORK = 40  # what a decision costs beside its candidates
+DECISION_WORK = 20  # what a decision costs beside its candidates
 
 
 @dataclass(frozen=True, slots=True)
