@@ -15,7 +15,7 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, attack, crowd, decisions, embeddings, escapes, household, overhead, slot, startup
+from benchmarks import accepting, attack, crowd, decisions, embeddings, engine, escapes, household, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
@@ -26,6 +26,7 @@ HOUSEHOLD = "household"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
     LITELLM: overhead.measure_with_litellm,
+    "engine": engine.measure,
     "start": startup.measure,
     "slot": slot.measure,
     "crowd": crowd.measure,

@@ -38,8 +38,8 @@ def test_markdown_has_a_column_for_each_proxy_that_was_measured_and_the_rest_as_
 
 
 def test_a_bound_follows_the_other_proxy_and_is_none_without_it():
-    bound = Bound(of="nginx", factor=3.0, plus_us=200.0)
-    assert bound.limit_us({"nginx": 20.0, "hearth": 900.0}) == 260.0
+    bound = Bound(of="nginx", factor=1.25)
+    assert bound.limit_us({"nginx": 20.0, "hearth": 900.0}) == 25.0
     assert bound.limit_us({"hearth": 900.0}) is None
 
 
