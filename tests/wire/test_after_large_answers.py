@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from typing import Any
 
 import aiohttp
@@ -31,7 +33,8 @@ def opened() -> Any:
 
 
 async def post(session: aiohttp.ClientSession, front: Front, path: str, **body: Any) -> bytes:
-    async with session.post(front.url + path, json=body) as answer:
+    sent, headers = io.BytesIO(json.dumps(body).encode()), {"Content-Type": "application/json"}
+    async with session.post(front.url + path, data=sent, headers=headers) as answer:
         assert answer.status == 200
         return await answer.read()
 
@@ -60,6 +63,15 @@ async def test_a_chat_after_merged_embeddings_is_answered_at_once() -> None:
             assert all(len(said) > EMBEDDING_LENGTH for said in await asyncio.gather(*calls))
             await chat_several_times(session, front)
         assert max(flushed.inputs for flushed in front.events.of(EmbeddingsFlushed)) >= 7
+
+
+async def test_a_request_after_a_large_body_on_the_connection_of_a_caller_is_answered_at_once() -> None:
+    connector = aiohttp.TCPConnector(limit=1)
+    async with opened() as front, aiohttp.ClientSession(connector=connector) as session, asyncio.timeout(WITHIN_S):
+        for size in (300_000, 3_000_000):
+            said = await post(session, front, "/api/generate", model=CHAT, prompt="x" * size, options={"num_predict": 1}, stream=False)
+            assert b'"done":true' in said
+            await chat_several_times(session, front)
 
 
 async def test_a_chat_after_a_caller_who_stopped_reading_is_answered_at_once() -> None:

@@ -1,27 +1,24 @@
 """Sends one post over HTTP and says what came back. Retries nothing, follows no redirect, uses no proxy.
 
-The library's own texts name the URL, which is a secret: none of them leaves this module. Importing the library takes a fifth of a second,
-so that happens with the first post and in a thread.
+The library's own texts name the URL, which is a secret: none of them leaves this module.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import ipaddress
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.types import Post, PostAnswer, __version__
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 
-if TYPE_CHECKING:
-    import aiohttp
-    from aiohttp.abc import AbstractResolver, ResolveResult
+from hearth.types import Post, PostAnswer, __version__
 
 MAX_ANSWER_BYTES = 64 * 1024
 FORBIDDEN_ADDRESS = "forbidden_address"
@@ -57,11 +54,7 @@ class HttpPoster:
         if address and self._forbidden(address):
             return PostAnswer(failure=FORBIDDEN_ADDRESS)
         if self._session is None:
-            await asyncio.to_thread(importlib.import_module, "aiohttp")
-        import aiohttp  # noqa: PLC0415 - imported in the thread
-
-        if self._session is None:
-            resolver = cast("AbstractResolver", _DaemonResolver(guarded(self._lookup, self._forbidden)))
+            resolver = _DaemonResolver(guarded(self._lookup, self._forbidden))
             connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
             headers = {"User-Agent": f"hearth-gateway/{__version__}"}
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False, headers=headers)
@@ -83,7 +76,7 @@ class HttpPoster:
             await session.close()
 
 
-class _DaemonResolver:
+class _DaemonResolver(AbstractResolver):
     """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and they are few."""
 
     def __init__(self, lookup: Lookup) -> None:
@@ -138,8 +131,6 @@ def literal_address(host: str) -> str:
 
 
 def _failure(error: Exception) -> str:
-    import aiohttp  # noqa: PLC0415 - imported in the thread
-
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ForbiddenAddress):
         return FORBIDDEN_ADDRESS
     words: dict[type[Exception], str] = {
