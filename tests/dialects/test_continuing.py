@@ -559,6 +559,21 @@ def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_withou
     assert not after(CHAT, TWO, 3, think=True).relax_thinking()
 
 
+def test_where_an_answer_follows_the_thoughts_of_a_prompt_is_seen_in_the_conversation_that_ollama_makes_of_it() -> None:
+    data = b"".join(stream(GENERATE, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
+    more = {"system": "be brief", "think": True, "options": {"num_ctx": 512}, "context": [1], "keep_alive": 5}
+    rest = Continuation(route_of(GENERATE), call_to(GENERATE, **more), sent_of(GENERATE, data))
+    assert rest.rendering(answered=False).path == GENERATE
+    asked_of = rest.rendering(answered=True)
+    body = json.loads(asked_of.body)
+    assert (asked_of.path, body.pop("messages")) == (CHAT, [BRIEF, *TURNS, turn("assistant", HERE, thinking="well")])
+    assert body == {"model": "m", "options": {"num_ctx": 512}, "think": True, "stream": False, "_debug_render_only": True}
+    assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}") == "<a><think>well</think>"
+    raw = Continuation(route_of(GENERATE), call_to(GENERATE, raw=True), sent_of(GENERATE, data))
+    with pytest.raises(StreamDiverged):
+        raw.prefix("", "<a>", f"<a><think>well</think>{HERE}")
+
+
 @for_each("answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}'])
 def test_an_answer_without_a_rendering_shows_none(answer) -> None:
     assert rendered_in(answer) is None

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hearth.dialects.gojson import JsonObject
+from hearth.dialects.writers import Text
 from hearth.emulator.models import OllamaError, default_profiles
 from hearth.emulator.prompts import Ask, Message, count_tokens, fitted, pieces_of, read_options
-from hearth.emulator.text import Wish, chosen_tool, draws, plan_reply, sample, shortest, vector_of
+from hearth.emulator.text import Wish, chosen_tool, draws, held_back, plan_reply, sample, shortest, vector_of
 from tests.emulator.callers import STREAMS, model
 from tests.support.cases import for_each
 
@@ -43,6 +44,30 @@ def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
     assert wrong == within_a_word, "words that begin alike may be finished in another way, and nothing else may differ"
     assert len(wrong) < len(whole) / 10
     assert said(Wish(seed=seed), PROMPT + whole[:60].replace(" ", "", 1)) not in whole, "a missing letter shows"
+
+
+def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides() -> None:
+    words = [Text(text=text) for text in ("one", " st", "op", " sto", "p", ".")]
+    due = list(held_back(words, (" stop!", "x"), "stop"))
+    assert [(piece.text, token) for piece, token in due] == [("one", 1), (" stop stop.", 6)]
+    assert [token for _, token in held_back(words, (), "stop")] == [1, 2, 3, 4, 5, 6]
+    ending = [(piece.text, token) for piece, token in held_back(words[:2], ("stop",), "stop")]
+    assert ending == [("one", 1), (" st", 3)], "the end decides, too"
+    assert list(held_back(words[:2], ("stop",), "length"))[-1][1] == 2
+    thoughts = [replace(word, thinking=True) for word in words]
+    assert [token for _, token in held_back(thoughts, (" stop!",), "stop")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_tags_around_thoughts_are_tokens_too() -> None:
+    thinker = MODEL.model_copy(update={"capabilities": ("completion", "thinking")})
+    for limit in (1, 2, 3, 10, 30, None):
+        plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
+        thoughts = [one.text for one in plan.said if isinstance(one, Text) and one.thinking]
+        text = "".join(thoughts)
+        read = PROMPT + (f"<think>{text}</think>{plan.text}" if plan.text else f"<think>{text}")
+        counted = count_tokens(thinker, read) - count_tokens(thinker, PROMPT)
+        assert plan.output_tokens - (plan.reason == "stop") == (counted if thoughts else 0)
+        assert limit is None or plan.output_tokens <= limit
 
 
 def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() -> None:

@@ -179,10 +179,12 @@ class Continuation:
 
     def rendering(self, *, answered: bool) -> BackendCall:
         """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the text so far."""
-        fields = self._native.fields
+        path, fields = self._native.path, self._native.fields
+        if answered and path is Endpoint.GENERATE:
+            path, fields = Endpoint.CHAT, _as_conversation(fields)
         if answered:
-            fields = self._answered(fields, _HERE, "reasoning" if self._native.path is Endpoint.OPENAI_CHAT else "thinking")
-        return _rendering(self._native.path, fields, self._headers)
+            fields = self._answered(fields, _HERE, "reasoning" if path is Endpoint.OPENAI_CHAT else "thinking")
+        return _rendering(path, fields, self._headers)
 
     def _answered(self, fields: JsonObject, text: str, thoughts: str) -> JsonObject:
         """The conversation with an answer that the model has begun; `thoughts`: the name of theirs."""
@@ -231,7 +233,7 @@ class Continuation:
                 return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
             return _led(plain, lead) if self._native.turns else plain
         between = lead_in(plain, answered or "")
-        if self._native.path is Endpoint.GENERATE or "".join(self._begun.thoughts).strip() not in between:
+        if not self._native.turns or "".join(self._begun.thoughts).strip() not in between:
             raise StreamDiverged("the model's template does not show where the answer follows the thoughts")
         return plain + between
 
@@ -431,6 +433,17 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
 def _tool_call(call: JsonValue) -> ToolCall:
     name, arguments = at(call, ("function", "name")), at(call, ("function", "arguments"))
     return ToolCall(call_id=str(at(call, ("id",))), name=str(name), arguments=arguments if isinstance(arguments, dict) else {})
+
+
+def _as_conversation(fields: JsonObject) -> JsonObject:
+    """A prompt as the conversation that Ollama makes of it; where it is another one, the rendering shows that."""
+    turns: list[JsonValue] = [
+        {"role": role, "content": text}
+        for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt")))
+        if text
+    ]
+    kept = {name: lookup(fields, name) for name in ("model", "options", "think", "shift")}
+    return {**{name: one for name, one in kept.items() if one is not None}, "messages": turns}
 
 
 def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendCall:

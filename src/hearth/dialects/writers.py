@@ -171,8 +171,10 @@ class OpenAiWriter(Writer):
         if isinstance(said, ToolCall):
             index, self._calls = self._calls, self._calls + 1
             return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
-        thinks = said.thinking and self._chat
-        return [_data(self._chunk({"content": "", "reasoning": said.text} if thinks else {"content": said.text}, said=said))]
+        if said.thinking and not self._chat:  # a text completion has no place for thoughts
+            return []
+        delta: JsonObject = {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
+        return [_data(self._chunk(delta, said=said))]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s

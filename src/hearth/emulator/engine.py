@@ -197,7 +197,7 @@ class Engine:
         self,
         runner: Runner,
         prompt_tokens: int,
-        pieces: Sequence[Text] = (),
+        pieces: Sequence[tuple[Text, int]] = (),
         eval_tokens: int = 0,
         say: Say | None = None,
         *,
@@ -206,6 +206,7 @@ class Engine:
         """Read the prompt and say every piece when it is due, holding a slot until the last one has been taken.
 
         Args:
+            pieces: each with the number of the token with which it is said, from 1.
             say: takes a piece; None where the answer is sent whole at the end.
             dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
 
@@ -219,8 +220,8 @@ class Engine:
             spoke_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
             dies_at = dies_after if dies_after == math.inf else min(dies_after, len(pieces))
-            for place, piece in enumerate(pieces):
-                await self._until(runner, first_at + place * token_s)
+            for place, (piece, token) in enumerate(pieces):
+                await self._until(runner, first_at + (token - 1) * token_s)
                 if say is not None:
                     await say(piece)
                     use.streams = True

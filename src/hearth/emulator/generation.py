@@ -58,7 +58,7 @@ from hearth.emulator.reading import (
     think_of,
     tools_of,
 )
-from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, logprobs_of, plan_reply, shortest, vector_of
+from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, held_back, logprobs_of, plan_reply, shortest, vector_of
 from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, with_rows
 
 _PIECES_BEFORE_DEATH = 3
@@ -122,7 +122,9 @@ class Session:
         reason = None if engine.faults.strikes("no-done") else plan.reason
         dies = say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk")
         dies_after = _PIECES_BEFORE_DEATH if dies else math.inf
-        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, pieces, plan.output_tokens, say, dies_after=dies_after)
+        stops = () if ask.logprobs else self.options.stop
+        due = list(held_back(pieces, stops, plan.reason))
+        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, due, plan.output_tokens, say, dies_after=dies_after)
         if say is not None:
             for call in plan.calls:
                 await say(call)
@@ -145,13 +147,14 @@ class Session:
         if not ask.shift:
             room_tokens = max(1, options.num_ctx - prompt_tokens)
             limit_tokens = min(limit_tokens or room_tokens, room_tokens)
-        warm = self.runner.reads(begun(text)[0])
+        before, said = begun(text)
+        warm = self.runner.reads(before)
         return Wish(
             seed=seed,
             limit_tokens=limit_tokens,
             stop=options.stop,
             schema=ask.schema,
-            thinks=ask.prompt is None and self.model.can("thinking") and ask.think not in (False, "none"),
+            thinks=not said and ask.prompt is None and self.model.can("thinking") and ask.think not in (False, "none"),
             tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8)) if ask.tools else None,
             drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED) if warm else None,
         )
@@ -288,14 +291,11 @@ async def responses(call: Call) -> None:
 
 
 def _openai_ask(body: Body, *, limit: str) -> Ask:
-    stop = body.get("stop")
-    stops = stop if isinstance(stop, list) else [stop]
-    options: JsonObject = {
-        "num_predict": body.integer(limit),
-        "seed": body.integer("seed"),
-        "temperature": body.number("temperature"),
-        "stop": [one for one in stops if isinstance(one, str)] or None,
-    }
+    options: JsonObject = {"num_predict": body.integer(limit), "temperature": body.number("temperature")}
+    if limit == "max_tokens":  # a Responses request has neither
+        stop = body.get("stop")
+        stops = stop if isinstance(stop, list) else [stop]
+        options |= {"seed": body.integer("seed"), "stop": [one for one in stops if isinstance(one, str)] or None}
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.models import EmulatedModel, Installed, OllamaError
 
-_WORD_PART = re.compile(r"\s?\w{1,6}|\s?[^\w\s]|\s+")
+_WORD_PART = re.compile(r"</?think>|\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1
 _LOAD_TIME_INTEGERS = ("draft_num_predict", "main_gpu", "num_batch", "num_gpu", "num_thread")
 _LOAD_TIME = (*_LOAD_TIME_INTEGERS, "use_mmap")

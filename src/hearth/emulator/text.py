@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate, count, islice, pairwise
 from math import sqrt
@@ -154,14 +155,41 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
 
 def _bounded(pieces: list[Text], wish: Wish) -> Generation:
     pieces, reason = _until_stop(pieces, wish.stop), "stop"
-    if wish.limit_tokens is not None and len(pieces) >= wish.limit_tokens:
-        pieces, reason = pieces[: wish.limit_tokens], "length"
+    ends = list(accumulate(_tokens_of(pieces)))
+    if wish.limit_tokens is not None and ends and ends[-1] >= wish.limit_tokens:
+        pieces, reason = pieces[: bisect_right(ends, wish.limit_tokens)], "length"
     run = 0
     for place, (before, piece) in enumerate(pairwise(pieces), start=1):
         run = run + 1 if piece.text.strip() == before.text.strip() else 0
         if run > 30:  # equal tokens in a row: here Ollama gives up on a reply
             return Generation(said=pieces[:place], reason=None, output_tokens=place)
-    return Generation(said=pieces, reason=reason, output_tokens=len(pieces) + (reason == "stop"))
+    said = ends[len(pieces) - 1] if pieces else 0
+    return Generation(said=pieces, reason=reason, output_tokens=said + (reason == "stop"))
+
+
+def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
+    """The tokens of each piece: one, and one for the tag before it that begins the thoughts or ends them."""
+    thinking = False
+    for piece in pieces:
+        yield 1 + (piece.thinking is not thinking)
+        thinking = piece.thinking
+
+
+def held_back(pieces: Sequence[Text], stops: Sequence[str], reason: str | None) -> Iterator[tuple[Text, int]]:
+    """The pieces as llama.cpp sends them, and the number of the token with which each is sent: what may be the
+    beginning of a stop string waits for what follows, at the end for the token that ends the reply."""
+    pending = ""
+    for place, piece in enumerate(pieces, start=1):
+        pending += piece.text
+        waits = not piece.thinking and _may_begin(pending, stops)
+        if place == len(pieces) or not waits:
+            yield replace(piece, text=pending), place + (waits and reason == "stop")
+            pending = ""
+
+
+def _may_begin(text: str, stops: Sequence[str]) -> bool:
+    """The text ends with the beginning of a stop string."""
+    return any(text.endswith(stop[:size]) for stop in stops for size in range(1, len(stop)))
 
 
 def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
