@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -214,6 +216,38 @@ async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() 
     del leaving
     gc.collect()  # that is when asyncio tells of it
     assert reports == []
+
+
+IMPORTING = """
+import asyncio, sys, threading
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ollama":
+            print("imported in", threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Watch())
+from hearth.backends.ollama_control import OllamaControl
+from hearth.types import LoadOptions
+
+async def main():
+    control = OllamaControl(sys.argv[1], timeout_s=30.0)
+    print(await control.version())
+    await control.load("a", LoadOptions())
+    await control.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def test_the_library_is_imported_with_the_first_load_and_not_by_the_loop_on_which_callers_wait() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.send(json_answer(b'{"version":"0.33.0"}'))
+
+    async with StubServer(serve) as server:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", IMPORTING, server.url, stdout=PIPE, stderr=STDOUT)
+        said, _ = await process.communicate()
+    assert said.decode().splitlines() == ["0.33.0", "imported in False"]
 
 
 async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:

@@ -9,6 +9,7 @@ of the loop that everybody waits for. What only reads is plain JSON, and an answ
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -103,6 +104,7 @@ class OllamaControl:
         """The last list of models, word for word, and what it says."""
         self._installed: tuple[InstalledModel, ...] = ()
         self._opened: ollama.AsyncClient | None = None
+        self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def turn_to(self, base_url: str) -> None:
@@ -145,6 +147,7 @@ class OllamaControl:
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
         limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
         body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
+        await self._client()
         try:
             await _in_our_terms(self._send("POST", "/api/generate", body), timeout_s)
         except BackendTimeout:
@@ -161,6 +164,7 @@ class OllamaControl:
         await self._backend.aclose()
 
     async def _change(self, model: str, wish: Body, timeout_s: float | None) -> None:
+        await self._client()
         import ollama  # noqa: PLC0415 - see `_client`
 
         try:
@@ -204,7 +208,8 @@ class OllamaControl:
 
     async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
         """By the client's inner call: it has none for `/api/version`, and those for a load send more than a load needs."""
-        answer: httpx.Response = await self._client()._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        client = await self._client()
+        answer: httpx.Response = await client._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
         return answer
 
     async def _owned(self, call: Coroutine[Any, Any, T]) -> T:
@@ -225,13 +230,15 @@ class OllamaControl:
         if not task.cancelled():
             task.exception()  # looked at, so that asyncio does not report it when nobody awaits the call any more
 
-    def _client(self) -> ollama.AsyncClient:
-        if self._opened is None:
-            import ollama  # noqa: PLC0415 - a third of a second that `hearth --help` must not pay
-
-            transport = _DataPath(self._backend)
-            self._opened = ollama.AsyncClient("http://model-server", transport=transport, trust_env=False, follow_redirects=False)
-        return self._opened
+    async def _client(self) -> ollama.AsyncClient:
+        """The library takes a third of a second to import: with the first load, and in a thread, since callers wait then."""
+        async with self._opening:
+            if self._opened is None:
+                library = await asyncio.to_thread(importlib.import_module, "ollama")
+                self._opened = library.AsyncClient(
+                    "http://model-server", transport=_DataPath(self._backend), trust_env=False, follow_redirects=False
+                )
+            return self._opened
 
 
 def _is_here(base_url: str) -> bool:
