@@ -15,7 +15,7 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, attack, crowd, decisions, embeddings, engine, escapes, household, overhead, slot, startup
+from benchmarks import accepting, attack, crowd, decisions, embeddings, engine, escapes, homes, household, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
@@ -35,9 +35,10 @@ MEASURES: dict[str, Measure] = {
     "decisions": decisions.measure,
     "attack": attack.measure,
     "escapes": escapes.measure,
+    "homes": homes.measure,
     HOUSEHOLD: household.measure,
 }
-DRAWN = {"overhead", LITELLM, "decisions"}
+DRAWN = {"overhead", LITELLM, "decisions", "homes"}
 WIDTH = 150
 """Columns of the table where it does not go to a terminal."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -48,7 +49,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True, help="Alternating rounds; medians are shown.")
 @click.option("--json", "json_file", type=_FILE, help="Write the machine and the findings to a file, too.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write the table as the documentation has it.")
-@click.option("--plot", "plot_file", type=_FILE, help="Draw requests, chunks, added latency and decisions into this PNG.")
+@click.option("--plot", "plot_file", type=_FILE, help="Draw requests, chunks, added latency, decisions and homes into this PNG.")
 def main(names: tuple[str, ...], rounds: int, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with LiteLLM, installed for it, beside it."""
     if plot_file is not None and not DRAWN & set(chosen(names)):

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from benchmarks import homes
 from benchmarks.findings import Finding, number
 from benchmarks.overhead import BARE, HEARTH, LABELS, LITELLM, NGINX, PASSTHROUGH
 
@@ -31,13 +32,14 @@ def draw_png(findings: Sequence[Finding], caption: str) -> bytes:
     """The picture as PNG; a panel for which nothing was measured is left out. Raises ValueError where that is all of them."""
     panels = [(title, draw, of) for title, draw, names in _PANELS if (of := [finding for finding in findings if names(finding)])]
     if not panels:
-        raise ValueError("nothing was measured that a picture could show: choose overhead, litellm or decisions")
+        raise ValueError("nothing was measured that a picture could show: choose overhead, litellm, decisions or homes")
+    columns = min(2, len(panels))
     rows = (len(panels) + 1) // 2
-    figure = Figure(figsize=(WIDTH_IN, PANEL_IN * rows + 0.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN * columns / 2, PANEL_IN * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle("What Hearth costs", fontsize=13, x=0.01, ha="left")
     figure.supxlabel(caption, fontsize=7, color="#444444", x=0.01, ha="left")
-    places = figure.subplots(rows, 2, squeeze=False).flatten()
+    places = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (title, draw, of) in zip(places, panels, strict=False):
         draw(axes, of)
         axes.set_title(title, loc="left", fontsize=10)
@@ -97,6 +99,28 @@ def _lines(axes: Axes, findings: Sequence[Finding]) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower center", ncols=len(LINES))
 
 
+def _trade_off(axes: Axes, findings: Sequence[Finding]) -> None:
+    """The wait of an assistant against the work of others: left and up is better."""
+    for kind, colour, marker in (("bound", "#999999", ""), ("share", LOOKS[HEARTH][0], "o")):
+        points = [finding for finding in findings if finding.name.startswith(kind)]
+        label = "knows every return" if kind == "bound" else "Hearth, by others_share"
+        line = sorted((finding.measured or 0.0, finding.beside[homes.WORK]) for finding in points)
+        axes.plot(*zip(*line, strict=True), color=colour, marker=marker, ls="dashed" if kind == "bound" else "-", label=label)
+    for finding in findings:
+        if not finding.name.startswith("bound"):
+            place = (finding.measured or 0.0, finding.beside[homes.WORK])
+            above = finding.name == "at_once"  # it is nearly where Hearth was before
+            offset = (5, 6 if above else -9)
+            axes.annotate(finding.name.removeprefix("share "), place, xytext=offset, textcoords="offset points", fontsize=8)
+            if not finding.name.startswith("share"):
+                axes.plot(*place, color="#D55E00", marker="s", ls="")
+    axes.set_xlabel("the assistant's mean wait, in loads of its model")
+    axes.set_ylabel("work of others, as a share")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
 def _logarithmic(axes: Axes, unit: str) -> None:
     axes.set_yscale("log", nonpositive="clip")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
@@ -118,4 +142,5 @@ _PANELS: tuple[tuple[str, Draw, Callable[[Finding], bool]], ...] = (
     ("Latency added, 99th percentile", _bars, lambda finding: finding.name == "p99 added"),
     ("First bytes of a stream, median added", _bars, lambda finding: finding.name == "first bytes, p50 added"),
     ("One decision", _lines, lambda finding: finding.subject == "a decision"),
+    ("The home of an assistant", _trade_off, lambda finding: finding.subject == homes.SUBJECT),
 )

@@ -16,8 +16,9 @@ from hearth.execution.swapper import POLL_S
 from hearth.scheduling.actions import Load
 from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
+from hearth.simulation.homes import LOADS, RETURNS, home
 from hearth.simulation.workloads import Job, Workload
-from hearth.types import Usage
+from hearth.types import Priority, Usage
 from tests.scheduling.shell import words
 from tests.simulation.live import LiveHouse
 from tests.support.cases import for_each
@@ -31,6 +32,7 @@ MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
+HOMES = 10
 LONGEST_S = 25.0  # shorter than any timeout of the worker
 
 
@@ -45,7 +47,30 @@ def drawn(seed: int, mix: Mix = MIX) -> tuple[Workload, SchedulerSettings]:
         scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5),
         queue=QueueSettings(max_external_depth=1000, max_interrupt_count=2, max_wait_s=max_wait_s),
     )
-    return replace(workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet), rules
+    return replace(workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet, cut_s=0.0), rules
+
+
+def drawn_home(seed: int) -> tuple[Workload, SchedulerSettings]:
+    """Half an hour of an assistant and others whose model does not fit beside its own; with both kinds of preemption."""
+    rng = Random(seed)
+    priority = rng.choice(tuple(Priority))
+    returns = rng.choice(tuple(RETURNS.values()))
+    workload = home(returns, rng.choice(LOADS), rng.choice((1, 2, 3)), seed=seed, priority=priority, whole=True, length_s=1800.0)
+    names = {name: f"{name}:latest" for name in workload.models}
+    jobs = tuple(_as_the_fake_serves(replace(job, model=names[job.model or ""]), 0.0) for job in workload.jobs)
+    workload = replace(
+        workload,
+        jobs=jobs,
+        models={names[name]: model for name, model in workload.models.items()},
+        swap_costs={("", names[name]): load_s for (_, name), load_s in workload.swap_costs.items()},
+        unload_s=dict.fromkeys(names.values(), POLL_S),
+        resident=tuple(names[name] for name in workload.resident),
+        home=names[workload.home],
+        cut_s=0.0,
+        until_s=None,
+    )
+    scheduling = SchedulingSettings(preemption="at_once" if seed % 4 == 3 else "priced")
+    return workload, SchedulerSettings(scheduling=scheduling, queue=QueueSettings(max_external_depth=1000))
 
 
 def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
@@ -60,8 +85,9 @@ def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
     return replace(job, service_s=service_s, first_byte_s=first_byte_s, usage=usage, max_wait_s=max_wait_s or None)
 
 
-def both_logs(seed: int, policy: PolicyName, mix: Mix) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
-    workload, rules = drawn(seed, mix)
+def both_logs(
+    workload: Workload, rules: SchedulerSettings, policy: PolicyName
+) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
     settings = workload.settings(rules, policy)
     live = LiveHouse(workload, settings)
     run_virtual(live.run)
@@ -76,7 +102,15 @@ CASES = [
 
 @for_each(("policy", "seed", "mix"), CASES)
 def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, seed: int, mix: Mix) -> None:
-    live, simulated = both_logs(seed, policy, mix)
+    live, simulated = both_logs(*drawn(seed, mix), policy)
+    assert [action for _, action in live] == [action for _, action in simulated]
+    assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(HOMES))
+def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int) -> None:
+    policy = PolicyName.ADAPTIVE if seed % 2 else tuple(PolicyName)[seed // 2 % len(PolicyName)]
+    live, simulated = both_logs(*drawn_home(seed), policy)
     assert [action for _, action in live] == [action for _, action in simulated]
     assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
 
@@ -87,5 +121,8 @@ def test_the_workloads_contain_what_the_comparison_is_for() -> None:
     sparse, rules = drawn(HOMING[0], SPARSE)
     runs.append(simulate(sparse, sparse.settings(rules, PolicyName.ADAPTIVE)))
     assert sum(isinstance(action, Load) and action.why == "home" for _, action in runs[-1].decisions) > MIN_ENDS
+    for seed in range(HOMES):
+        workload, rules = drawn_home(seed)
+        runs.append(simulate(workload, workload.settings(rules, PolicyName.ADAPTIVE)))
     kinds = {words(action).split()[0] for run in runs for _, action in run.decisions}
-    assert kinds >= {"start", "load", "unload", "preempt", "abort", "fail"}
+    assert kinds >= {"start", "load", "unload", "preempt", "abort", "fail", "cut", "turn", "hold"}

@@ -29,9 +29,10 @@ from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Run
 from hearth.simulation.engine import simulate as run_workload
+from hearth.simulation.homes import HOMES
 from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, scoreboard, summary
 from hearth.simulation.traces import read_trace, trace_text, workload_from_log
-from hearth.simulation.workloads import LONG, WORKLOADS, Workload
+from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
 
 ALL = "all"
 PAGE_ROWS = 1000
@@ -55,10 +56,11 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
 @click.option(
     "--workload",
     "names",
-    type=click.Choice([*WORKLOADS, *LONG, ALL]),
+    type=click.Choice([*WORKLOADS, *LONG, *MANY_MODELS, *HOMES, ALL]),
     metavar="NAME",
     multiple=True,
-    help=f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
+    help=f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), one of 48 homes ({next(iter(HOMES))} and so on) or of"
+    f" {len(MANY_MODELS)} mixes ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more than once.",
 )
 @click.option(
     "--scoreboard",
@@ -131,7 +133,9 @@ def simulate(
 def _workloads(names: tuple[str, ...], trace_file: Path | None, logged: Callable[[], Workload]) -> dict[str | None, Workload]:
     """By name, which is None where there is only one and it has none."""
     if names:
-        return {name: {**WORKLOADS, **LONG}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))}
+        return {
+            name: {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))
+        }
     if trace_file is None:
         return {None: logged()}
     try:

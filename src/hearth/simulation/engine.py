@@ -7,11 +7,11 @@ true; facts of the same instant in the order in which they were planned. Time ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from hearth.config.settings import SchedulerSettings
-from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload, WakeAt
+from hearth.scheduling.actions import Action, Cut, Dispatch, Fail, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import (
     Arrived,
@@ -19,6 +19,7 @@ from hearth.scheduling.inputs import (
     Finished,
     FirstByte,
     Input,
+    LoadCut,
     Loaded,
     Started,
     Stopped,
@@ -44,6 +45,16 @@ class Record:
     model: str | None = None
     attempt: int = 0
     ends_at: float | None = None  # when the attempt that runs will end
+    written_s: float = 0.0  # of its decoding, what earlier attempts have done that the next need not do again
+
+    def worked_s(self, now: float) -> float:
+        """Seconds of its answer that its caller has by now."""
+        if self.ended is not None and not self.failed:
+            return self.job.service_s
+        if self.ends_at is None or self.started is None:
+            return self.written_s
+        running_s = max(0.0, now - self.started - self.job.first_byte_s)
+        return self.written_s + running_s if self.job.continues else 0.0
 
     @property
     def wait_s(self) -> float | None:
@@ -92,7 +103,11 @@ def simulate(
     Raises:
         KeyError: a model has to be loaded whose swap cost the workload does not tell.
     """
-    engine = _Engine(handle or Scheduler(settings).handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
+    if handle is None:
+        scheduler = Scheduler(settings)
+        scheduler.state.cuts_loads = workload.cut_s is not None
+        handle = scheduler.handle
+    engine = _Engine(handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
     engine.run()
     return engine.outcome
 
@@ -113,6 +128,7 @@ class _Engine:
         self._open: dict[int, int] = {}  # by job, how many of those it waits for have not ended
         self._followers: dict[int, list[Job]] = {}
         self._running = 0
+        self._loads = 0  # begun or cut so far
         self._busy_since = 0.0
 
     def run(self) -> None:
@@ -128,7 +144,8 @@ class _Engine:
                 self._open[job.id] = len(awaited)
                 for other in awaited:
                     self._followers.setdefault(other, []).append(job)
-        while self._due:
+        until_s = self._workload.until_s
+        while self._due and (until_s is None or self._due[0][0] <= until_s):
             self._now, _, happen, arguments = heappop(self._due)
             happen(*arguments)
 
@@ -155,7 +172,14 @@ class _Engine:
             case Load(model=model, replaces=replaces):
                 loaded_at = now + workload.swap_s(replaces, model)
                 self.outcome.swaps.append(Span(model=model, start=now, end=loaded_at, origin="+".join(replaces)))
-                self._plan(loaded_at, self._report, Loaded(model=model))
+                self._loads += 1
+                self._plan(loaded_at, self._loaded, model, self._loads)
+            case Cut(model=model):
+                self._loads += 1
+                gone_at = now + (workload.cut_s or 0.0)
+                span = self.outcome.swaps[-1]
+                self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
+                self._plan(gone_at, self._report, LoadCut(model=model))
             case Unload(model=model):
                 self._plan(now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model))
             case Stop(sequence=sequence, how=how):
@@ -164,6 +188,10 @@ class _Engine:
                 self._end(self._record(sequence), failed=True)
             case _:
                 pass
+
+    def _loaded(self, model: str, number: int) -> None:
+        if self._loads == number:  # it has not been cut
+            self._report(Loaded(model=model))
 
     def _fire(self, number: int) -> None:
         if self._timer == number:  # a later decision may have armed another
@@ -199,7 +227,7 @@ class _Engine:
     def _start(self, action: Dispatch) -> None:
         now, record = self._now, self._record(action.sequence)
         record.started, record.model, record.attempt = now, action.model, action.attempt
-        record.ends_at = now + record.job.service_s
+        record.ends_at = now + record.job.service_s - record.written_s
         if self._running == 0:
             self._busy_since = now
         self._running += 1
@@ -224,8 +252,17 @@ class _Engine:
         if record.ends_at is not None and record.ends_at > self._now:
             record.interrupts += interrupted
             self.outcome.stops.append(Span(model=record.model or "", start=record.started or 0.0, end=self._now))
+            kept_tokens = self._keep(record) if interrupted and record.job.continues else 0
             self._vacate(record)
-            self._plan(self._now, self._report, Stopped(sequence=record.sequence, attempt=record.attempt))
+            stopped = Stopped(sequence=record.sequence, attempt=record.attempt, kept_tokens=kept_tokens)
+            self._plan(self._now, self._report, stopped)
+
+    def _keep(self, record: Record) -> int:
+        """Note what a stream that is interrupted has written so far. Returns it in tokens."""
+        job = record.job
+        record.written_s = record.worked_s(self._now)
+        decode_s = job.service_s - job.first_byte_s
+        return int((job.usage.output_tokens or 0) * record.written_s / decode_s) if decode_s else 0
 
     def _vacate(self, record: Record) -> None:
         record.ends_at = None
@@ -245,6 +282,7 @@ def _item(record: Record) -> QueueItem:
         model=job.model,
         arrived_at=record.arrived,
         streaming=job.streaming,
+        ways=("continued",) if job.continues else (),
         prompt_tokens=job.prompt_tokens,
         max_tokens=job.max_tokens,
         expires_at=None if job.max_wait_s is None else record.arrived + job.max_wait_s,

@@ -23,8 +23,9 @@ from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Input
 from hearth.simulation import workloads
 from hearth.simulation.engine import Record, Run, simulate
+from hearth.simulation.homes import DEAR_LOADS, figures, homes, mean_figures
 from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
-from hearth.types import Lane, Sequence
+from hearth.types import Lane, Priority, Sequence
 
 EstimateError = Mapping[str, float | None]
 """How far estimated and actual waits for the first start lie apart: how many were `sampled`, `median_error_s` and `median_error_pct`."""
@@ -204,6 +205,31 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
     return waited_s
 
 
+def grouped_waits_s(workload: Workload) -> list[float]:
+    """The waits in order of arrival, grouped by model, as llama-swap serves since its pull request 790; for open arrivals and one slot.
+
+    A model is served until nothing waits for it, then the one that the longest waiting request needs.
+    """
+    coming = deque(sorted(workload.jobs, key=lambda job: job.at))
+    lines: dict[str, deque[Job]] = {name: deque() for name in workload.models}
+    now, loaded, waited_s = 0.0, workload.resident[0], list[float]()
+    while coming or any(lines.values()):
+        while coming and coming[0].at <= now:
+            job = coming.popleft()
+            lines[job.model or ""].append(job)
+        if lines[loaded]:
+            job = lines[loaded].popleft()
+            waited_s.append(now - job.at)
+            now += job.service_s
+        elif any(lines.values()):
+            target = min((line[0].at, name) for name, line in lines.items() if line)[1]
+            now += workload.swap_s((loaded,), target)
+            loaded = target
+        else:
+            now = coming[0].at
+    return waited_s
+
+
 def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[str, list[float]], loaded: str) -> tuple[str, float]:
     """The model that serves most items per second of swap and work, as far as that was seen, and the swap to it."""
     swaps_s = {name: workload.swap_s((loaded,), name) for name, line in lines.items() if line}
@@ -217,7 +243,7 @@ def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[s
 
 def scoreboard(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """(what, found), each as soon as it is known."""
-    for one in (_against_exhaustive, _adversaries, _short, _house_day, _estimates, _restart):
+    for one in (_homes, _many_models, _against_exhaustive, _adversaries, _short, _house_day, _estimates, _restart):
         yield from one(base)
 
 
@@ -227,6 +253,31 @@ def _run(workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = Fal
     for model in workload.models if knows_swaps else ():
         scheduler.state.estimates.learn_swap("", model, workload.swap_s((), model))
     return simulate(workload, settings, scheduler.handle, keep_decisions=False)
+
+
+def _homes(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+    """The homes of `simulation.homes`, seeds 1 to 48 of `Random`."""
+    drawn = {
+        "streams": homes(),
+        "whole answers": homes(whole=True),
+        "streams, assistant at NORMAL": homes(priority=Priority.NORMAL),
+        "streams, loads of 30 to 120 s": homes(loads_s=DEAR_LOADS),
+    }
+    for what, builders in drawn.items():
+        found = mean_figures(figures(build(), base) for build in builders.values())
+        loads = f"{found.mean_loads:.2f} / {found.p95_loads:.2f} loads, {found.longest_s:.0f} s"
+        shares = f"swaps {100 * found.swap_share:.1f} %, others' work {found.others_share:.3f}"
+        yield f"{len(builders)} homes, {what}: the assistant's wait, mean / p95, longest", f"{loads}; {shares}"
+
+
+def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+    ratios = []
+    for build in workloads.MANY_MODELS.values():
+        ours_s, theirs_s = waits_s(_run(build(), base, knows_swaps=True).records), sorted(grouped_waits_s(build()))
+        ours, theirs = _spread(ours_s), _spread(theirs_s)
+        ratios.append([ours[name] / theirs[name] for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")])
+    found = " / ".join(f"{geometric_mean(column):.2f}" for column in zip(*ratios, strict=True))
+    yield f"{len(ratios)} mixes of 4 to 8 models, mean / p95 / longest wait, to order of arrival grouped by model", found
 
 
 def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,8 @@ class _Header(_Strict):
     resident: list[str] = []
     home: str = ""
     hours: list[_Hours] = []
+    cut_s: Seconds | None = None
+    until_s: Rate | None = None
 
 
 class _Reports(_Strict):
@@ -82,6 +84,7 @@ class _Request(_Strict):
     first_byte_s: Seconds | None = None
     reports: _Reports | None = None
     stream: bool = False
+    continues: bool = False
     cancel_after_s: Seconds | None = None
     max_wait_s: Seconds | None = None
 
@@ -140,6 +143,8 @@ class _TraceReader:
             resident=tuple(header.resident),
             home=header.home,
             modes=tuple((change.t, change.active) for change in header.hours),
+            cut_s=header.cut_s,
+            until_s=header.until_s,
         )
 
     def _parse(self, shape: type[Shape], line: int, text: str) -> Shape | None:
@@ -165,6 +170,8 @@ class _TraceReader:
         for other in (request.after, *request.also_after):
             if other is not None and other not in self._lines_by_id:
                 self._complain(line, f"after: no request above has the id {other}; a request comes after those that it waits for")
+        if request.continues and not request.stream:
+            self._complain(line, "continues: only a stream goes on where it was interrupted; add `stream`")
         if request.also_after and request.after is None:
             self._complain(line, "also_after: name one of them in `after`")
         return model
@@ -202,7 +209,7 @@ class _TraceReader:
                 self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
 
 
-_AS_IT_IS = {"id", "model", "after", "think_s", "caller", "max_tokens", "cancel_after_s", "max_wait_s"}
+_AS_IT_IS = {"id", "model", "after", "think_s", "caller", "max_tokens", "continues", "cancel_after_s", "max_wait_s"}
 
 
 def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage) -> Job:
@@ -234,6 +241,8 @@ def trace_text(workload: Workload) -> str:
             resident=workload.resident or None,
             home=workload.home or None,
             hours=[{"t": at, "active": active} for at, active in workload.modes] or None,
+            cut_s=workload.cut_s,
+            until_s=workload.until_s,
         ),
     }
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
@@ -252,6 +261,7 @@ def _request_line(job: Job) -> dict[str, object]:
         **_given(
             prompt_tokens=job.prompt_tokens or None,
             stream=job.streaming or None,
+            continues=job.continues or None,
             also_after=job.also_after or None,
             after=job.after,
             think_s=job.think_s or None,

@@ -36,6 +36,7 @@ class Job:
     service_s: float  # from its start to its last byte on a resident model; first_byte_s: to its first byte
     first_byte_s: float
     streaming: bool = False  # its caller sees the bytes as they come
+    continues: bool = False  # a stream that goes on where it was interrupted: what was written is not written again
     prompt_tokens: int = 0
     max_tokens: int | None = None
     usage: Usage = NOTHING_REPORTED  # what its answer reports, from which the scheduler may learn
@@ -57,6 +58,8 @@ class Workload:
     resident: tuple[str, ...] = ()  # models in memory at the start
     home: str = ""
     modes: tuple[tuple[float, bool], ...] = ()  # instants at which active hours begin (True) or end; active before the first
+    cut_s: float | None = None  # seconds until a load that is cut has left the memory free; None: loads cannot be cut
+    until_s: float | None = None  # the run stops at this instant, whatever is open; None: when everything has ended
 
     def swap_s(self, replaced: tuple[str, ...], target: str) -> float:
         """The dearest way from what was replaced to the target; an unknown pair costs what an empty GPU does, else the dearest known way.
@@ -278,6 +281,21 @@ def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Wor
     return _workload(drawn, {"served": 5.0}, parallel=4)
 
 
+def many_models(models: int, load: float, *, seed: int) -> Workload:
+    """Independent callers of four to eight models, some dear to load and rarely asked for."""
+    rng = _seeded(seed)
+    kinds = [
+        Kind(
+            name=f"model-{number}",
+            share=rng.choice((1, 1, 2, 3, 5)),
+            load_s=rng.choice((2.0, 4.0, 8.0, 15.0, 25.0, 45.0)),
+            service_s=rng.choice((1.0, 2.0, 4.0, 6.0)),
+        )
+        for number in range(models)
+    ]
+    return poisson(kinds, load, seed=seed)
+
+
 # Long runs near capacity, and callers made to expose a scheduler: whether a queue is stable shows after thousands of requests.
 
 REQUESTS = 3000
@@ -380,6 +398,12 @@ WORKLOADS: Builders = {
     "relay": relay,
     "house_day": house_day,
     "prompts": prompts,
+}
+MANY_MODELS: Builders = {
+    f"many_{models}_{round(100 * load)}_{seed}": partial(many_models, models, load, seed=seed)
+    for models in (4, 5, 6, 8)
+    for load in (0.5, 0.7, 0.85, 1.1)
+    for seed in (1, 2)
 }
 NEAR_CAPACITY: Builders = {
     **{
