@@ -116,12 +116,16 @@ def identity(**changes: Any) -> Identity:
 
 EXTERNAL, INTERNAL, LOCAL = identity(), identity(lane=Lane.INTERNAL), identity(authenticated=False)
 LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
+ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
 
 
 @for_each(
     ("who", "task_type", "hint", "lane", "priority"),
     [
         (INTERNAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
+        (ASSISTANT, "", "", Lane.INTERNAL, Priority.CRITICAL),
+        (ASSISTANT, "", "background", Lane.INTERNAL, Priority.BACKGROUND),
+        (ASSISTANT, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
         (INTERNAL, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
         (INTERNAL, LONGEST, "", Lane.INTERNAL, Priority.NORMAL),
         (INTERNAL, "", "", Lane.INTERNAL, Priority.NORMAL),

@@ -9,7 +9,8 @@ import yaml
 
 from hearth.admission.auth import digest_of
 from hearth.cli.keys import with_key, without_key
-from hearth.config.loading import parse_config
+from hearth.config.loading import load_gateway_config, parse_config
+from hearth.types import Lane, Priority
 from tests.support.cases import for_each
 
 ENTRY = ["name: new", f'sha256: "{"a" * 64}"', "lane: external"]
@@ -89,6 +90,10 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
     assert (result.exit_code, digest in file.read_text()) == (0, True)
     assert (file.read_text().startswith("# mine\n"), stat.S_IMODE(file.stat().st_mode)) == (True, 0o640)
     hearth("admin", "key", "new", "tv", "--lane", "internal", "--write")
+    hearth("admin", "key", "new", "voice", "--assistant", "--write")
+    (voice,) = [each for each in load_gateway_config(file).settings.auth.keys if each.name == "voice"]
+    assert (voice.lane, voice.priority) == (Lane.INTERNAL, Priority.CRITICAL)
+    hearth("admin", "key", "revoke", "voice")
     listed = hearth("admin", "key", "list").stdout
     assert [" ".join(line.split()[:4]) for line in listed.splitlines()] == [
         "key of lane rights",

@@ -115,12 +115,12 @@ def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
 
 
 LEVELS = {
-    logging.DEBUG: "embeddings_flushed item_dispatched item_promoted item_queued item_streaming job_queued job_started",
+    logging.DEBUG: "embeddings_flushed item_dispatched item_promoted item_queued item_streaming job_queued job_started model_held",
     logging.WARNING: (
         "alert_failed backend_answer_unexpected backend_went_down budget_exhausted budget_threshold_reached clock_doubted "
         "cloud_went_down config_rejected connections_crowded disk_ran_low embeddings_parted emulator_started gpu_lost "
         "gpu_overheated home_model_missing item_broken_off item_diverged item_lost item_protected item_resent job_requeued "
-        "keys_tried loop_lagged model_offloaded model_unresponsive owner_warned "
+        "keys_tried load_cutting_stopped loop_lagged model_offloaded model_unresponsive owner_warned "
         "request_rejected residency_drifted storage_failed swap_completed swap_failed telemetry_failed wal_damaged webhook_failed"
     ),
     logging.ERROR: "internal_fault",

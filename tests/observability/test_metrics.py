@@ -98,6 +98,8 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.SwapCompleted, from_models=("a",), to_model="b", swap_s=9.0), "swap_seconds_total", "from_model=a to_model=b", 9),
     (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
     (sample(ev.SwapFailed, to_model="b", reason="timeout"), "swap_failures_total", "to_model=b reason=timeout", 1),
+    (sample(ev.LoadCut, to_model="b"), "loads_cut_total", "to_model=b", 1),
+    (sample(ev.TurnBegan, model="b"), "turns_total", "model=b", 1),
     (STUCK, "unload_failures_total", "model=a reason=swap_failed", 1),
     (sample(ev.BackendWentDown), "backend_outages_total", "", 1),
     (sample(ev.BackendCameUp, down_s=30.0), "backend_down_seconds_total", "", 30),
@@ -201,7 +203,7 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and
 
 @in_virtual_time
 async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
-    settings = settings_with(scheduling={"preempt_restart_bound_s": 0.0}).replace(models={"a": ModelSettings(parallel=2)})
+    settings = settings_with(scheduling={"preemption": "at_once"}).replace(models={"a": ModelSettings(parallel=2)})
     async with House(FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings) as house:
         house.submit("a", service_s=50.0)
         await asyncio.sleep(4)

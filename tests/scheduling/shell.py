@@ -15,7 +15,21 @@ from math import inf
 
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Requeue, Stop, Unload, WakeAt
+from hearth.scheduling.actions import (
+    Action,
+    Cut,
+    Dispatch,
+    Fail,
+    Hold,
+    Load,
+    NoteHold,
+    NoteTurn,
+    Promote,
+    Requeue,
+    Stop,
+    Unload,
+    WakeAt,
+)
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.state import State
@@ -30,6 +44,9 @@ WORDS: dict[type[Action], str] = {
     Dispatch: "start {0.sequence} on {0.model}",
     Load: "load {0.model}",
     Unload: "unload {0.model}",
+    Cut: "cut {0.model}",
+    NoteTurn: "turn {0.model} {0.turn_s:.0f}",
+    NoteHold: "hold {0.model} for {0.caller}",
     Stop: "{0.how} {0.sequence}",
     Requeue: "requeue {0.sequence} after {0.interrupts} interruptions",
     Promote: "promote {0.sequence} to {0.band.name}",
@@ -41,6 +58,8 @@ WORDS: dict[type[Action], str] = {
 
 def words(action: Action) -> str:
     """An action in a few words."""
+    if isinstance(action, NoteTurn) and action.turn_s is None:
+        return f"turn {action.model} is over"
     return WORDS[type(action)].format(action).lower()
 
 
@@ -69,6 +88,7 @@ class Shell:
         self.stopping: set[int] = set()
         self.loading: list[Load] = []
         self.unloading: list[str] = []
+        self.cutting: list[str] = []
         self.ended: dict[int, str] = {}
         self.said: list[str] = []
         self.log: list[tuple[float, str]] = []
@@ -100,9 +120,13 @@ class Shell:
             case Load():
                 assert not self.loading, "two loads at once"
                 assert not self.unloading, "a load beside an unload"
+                assert not self.cutting, "a load beside one that is being cut"
                 self.loading.append(action)
             case Unload(model=model):
                 self.unloading.append(model)
+            case Cut(model=model):
+                assert self.loading.pop().model == model, "what is cut is not being loaded"
+                self.cutting.append(model)
             case Fail(sequence=sequence):
                 self._end(sequence, words(action))
             case WakeAt(at=at):
@@ -207,6 +231,9 @@ class Shell:
     def unload_failed(self) -> list[str]:
         return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))
 
+    def load_cut(self, *, clean: bool = True) -> list[str]:
+        return self.tell(inputs.LoadCut(model=self.cutting.pop(), clean=clean))
+
     def swap(self, seconds: float = 0.0) -> list[str]:
         """Everything that must go goes at once; the load takes `seconds`."""
         while self.unloading:
@@ -233,9 +260,12 @@ class Shell:
         """One open order comes to a good end, what takes time `step_s` later; False where nothing is open."""
         if self.unloading:
             self.unloaded()
+        elif self.cutting:
+            self.load_cut()
         elif self.loading:
             self.at(self.now + step_s)
-            self.loaded()
+            if self.loading:  # it may have been cut meanwhile
+                self.loaded()
         elif self.stopping:
             self.stop(min(self.stopping))
         elif self.running:

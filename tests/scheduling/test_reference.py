@@ -197,9 +197,9 @@ MIX = Mix(jobs=40, shared_gpu=0.0, parallel=0.0, streaming=0.0, mean_gap_s=1.2)
 
 
 def rules() -> SchedulerSettings:
-    """Nothing that depends on estimates of service, and no restoring of the home model."""
+    """Nothing that depends on estimates of service, no price of a swap, and no restoring of the home model."""
     return SchedulerSettings(
-        scheduling=SchedulingSettings(max_swap_wait_s=15.0, residency_factor=1.5, preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0),
+        scheduling=SchedulingSettings(preemption="at_once", max_swap_wait_s=15.0, residency_factor=1.5, preempt_min_remaining_s=0.0),
         queue=QueueSettings(max_interrupt_count=2),
         gpu=GpuSettings(restore_home_delay_s=3e7),
     )

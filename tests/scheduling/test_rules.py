@@ -102,7 +102,7 @@ nobody is waited for once an item has waited four round trips [max_swap_wait_s=1
 a caller that waits for something else gets none
   ext a -> start 1 on a; ext b; end 1 -> unload a
 a hold for the own work of the gateway is not used by others
-  ext a caller=router -> start 1 on a; end 1; int b critical; ext a; at 0.15 -> unload a
+  int a caller=router -> start 1 on a; end 1; int b critical; ext a; at 0.15 -> unload a
 """
 """Whose turn it is, when a model is left, and for whom it is held; a swap costs 10 s until one was measured, an item 5 s."""
 
@@ -180,8 +180,8 @@ only bytes that its caller saw and that cannot be replayed let it go on when the
 internal work waits for a stream no longer than the bound [policy=adaptive preempt_finish_bound_s=40]
   - ext a -> start 1 on a; first_byte 1 forwarded; at 100; int a -> hold 1; at 139.9; at 140 -> cut 1; stopped 1 -> fail 1 interrupted,
   start 2 on a
-  - ext a -> start 1 on a; first_byte 1 forwarded; at 100; int b -> hold 1; at 139.9; at 140 -> cut 1; stopped 1 -> fail 1 interrupted,
-  unload a
+  - ext a -> start 1 on a; first_byte 1 forwarded; at 100; int b critical -> hold 1; at 139.9; at 140 -> cut 1;
+  stopped 1 -> fail 1 interrupted, unload a
 with error a stream that cannot be resumed is cut at once and nothing revives it [policy=adaptive unreplayable_streams=error]
   ext a -> start 1 on a; first_byte 1 forwarded; int a -> cut 1; unresumable 1; stopped 1 -> fail 1 interrupted, start 2 on a
 a protected stream is neither stopped nor cut [max_interrupt_count=0]
@@ -189,9 +189,9 @@ a protected stream is neither stopped nor cut [max_interrupt_count=0]
 only as many items are stopped as are needed the latest started first [parallel=3]
   ext a -> start 1 on a; at 1; ext a -> start 2 on a; at 2; ext a -> start 3 on a; int a -> preempt 3; int any -> preempt 2
 internal work for another model stops everything that keeps it out [policy=adaptive preempt_restart_bound_s=0 parallel=2]
-  2*ext a -> start 1 on a, start 2 on a; int b -> preempt 1, preempt 2; stopped 1; stopped 2 -> unload a
+  2*ext a -> start 1 on a, start 2 on a; int b critical -> preempt 1, preempt 2; stopped 1; stopped 2 -> unload a
 a model that must make room takes no more external work [parallel=2]
-  ext a -> start 1 on a; first_byte 1 forwarded; int b -> hold 1; ext a
+  ext a -> start 1 on a; first_byte 1 forwarded; int b critical -> hold 1; ext a
 of several interrupted items the latest interrupted goes first
   [packing.mode=pack packing.prefill_max_tokens=100 preempt_restart_bound_s=0 preempt_min_remaining_s=0 parallel=2]
   down; ext a prompt_tokens=90; ext a prompt_tokens=20; up -> start 2 on a; at 0.02 -> start 1 on a; at 1; int a -> preempt 1; int a ->
@@ -199,18 +199,18 @@ of several interrupted items the latest interrupted goes first
 an item interrupted often enough is protected and finishes [max_interrupt_count=2]
   ext a -> start 1 on a; int a -> preempt 1; stopped 1 -> start 2 on a; end 2 -> start 1 on a; int a -> preempt 1; stopped 1 -> start 3 on
   a; end 3 -> start 1 on a; int a; end 1 -> start 4 on a
-an item whose model was loaded in vain often enough is started and finishes [max_interrupt_count=2]
+an item whose model was loaded in vain often enough is started and finishes [preemption=at_once max_interrupt_count=2]
   ext b -> unload a; unloaded -> load b; int a; loaded -> unload b; unloaded -> load a; loaded -> start 2 on a; end 2 -> unload a; unloaded
   -> load b; int a; loaded -> unload b; unloaded -> load a; loaded -> start 3 on a; end 3 -> unload a; unloaded -> load b; int a; loaded ->
   start 1 on b; int a; end 1 -> unload b
-a load that served only work for any model was in vain for those who named it [max_interrupt_count=1]
+a load that served only work for any model was in vain for those who named it [preemption=at_once max_interrupt_count=1]
   ext b -> unload a; unloaded -> load b; int any; int a; loaded -> start 2 on b; end 2 -> unload b; unloaded -> load a; loaded -> start 3 on
   a; end 3 -> unload a; unloaded -> load b; int a; loaded -> start 1 on b
-loads in vain and interruptions are counted together [max_interrupt_count=2]
+loads in vain and interruptions are counted together [preemption=at_once max_interrupt_count=2]
   ext b -> unload a; unloaded -> load b; int a; loaded -> unload b; unloaded -> load a; loaded -> start 2 on a; end 2 -> unload a; unloaded
   -> load b; loaded -> start 1 on b; int a -> preempt 1; stopped 1 -> unload b; unloaded -> load a; loaded -> start 3 on a; end 3 -> unload
   a; unloaded -> load b; int a; loaded -> start 1 on b
-nobody insists on what was loaded who would still run when an announced task is due [max_interrupt_count=0]
+nobody insists on what was loaded who would still run when an announced task is due [preemption=at_once max_interrupt_count=0]
   ext b max_tokens=40 -> unload a; unloaded -> load b; int a; task brief 0.5; loaded -> unload b
 what is left of an item is reckoned from when it was sent [policy=adaptive preempt_restart_bound_s=0]
   ext a max_tokens=40 -> start 1 on a; at 5; started 1; at 5.5; int a; at 6 -> preempt 1
@@ -225,14 +225,87 @@ an answer that would start over is stopped at once only if more is won than lost
   - ext a -> start 1 on a; at 3.8; int a critical; at 5.79; at 5.8 -> preempt 1
   - ext a -> start 1 on a; at 2.6; int a; at 4.59; at 4.6 -> preempt 1
   - ext a -> start 1 on a; at 1.2; int a background -> preempt 1
-  - ext a -> start 1 on a; at 1.3; int b background; at 3.29; at 3.3 -> preempt 1
+  - ext a -> start 1 on a; at 3.8; int b critical; at 5.79; at 5.8 -> preempt 1
 the way back counts as lost unless somebody else brings the model back [policy=adaptive preempt_restart_bound_s=2]
-  - ext a -> start 1 on a; int b
-  - ext a -> start 1 on a; ext a; int b -> preempt 1
+  - ext a -> start 1 on a; at 2; int b critical
+  - ext a -> start 1 on a; ext a; at 2; int b critical -> preempt 1
 a stream that can be continued is stopped at once however much it has said
   ext a resumable -> start 1 on a; first_byte 1 forwarded; at 100; int a -> preempt 1
 """
 """External work yields to internal work; a stream that a caller reads only if it can go on later."""
+
+SHARING = """
+[policy=adaptive others_share=0.5 home_model=a restore_home_delay_s=9999 | a]
+the model of an internal caller is held until it is late
+  asks 5 4; ext b -> hold a for assistant; at 25.4; at 25.5 -> unload a
+it is not held for a caller who stays away longer than a swap takes
+  asks 5 60; ext b -> unload a
+it is held for a round trip where nobody knows the caller
+  asks 1 0; ext b -> hold a for assistant; at 20.9; at 21 -> unload a
+what is in memory serves others while it is held
+  asks 5 4; ext b -> hold a for assistant; ext a -> start 7 on a
+an external request that has waited long has a turn, early in a gap
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 96.9; at 97 -> turn b 60, unload a
+nothing internal interrupts a turn before its end
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; int a critical; at 107; loaded -> start 6 on b; first_byte 6; at 166.9; at
+  167 -> turn b is over, preempt 6; stopped 6 -> unload b
+internal work for the model that has the turn interrupts it at once
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; at 107; loaded -> start 6 on b; int b critical -> preempt 6
+a turn ends when no work is left for its model
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; int a critical; at 107; loaded -> start 6 on b; end 6 -> turn b is over,
+  unload b
+a turn waits for a caller who is back within seconds [| b]
+  turns 5 2 b; replaced b a; asks 5 4; ext b caller=agent -> hold a for assistant; at +4; asks 15
+  4; at +1 -> turn b 60, unload a; unloaded -> load b; int a critical; at +10; loaded -> start 11
+  on b; at +1; end 11; at +2.2; at +0.2 -> 123.3: turn b is over, 123.3: unload b
+turns do not follow each other closely
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; int a critical; ext b; at 107; loaded -> start 6 on b; at 167 -> turn b is
+  over, preempt 6; stopped 6 -> unload b; unloaded -> load a; at 177; loaded -> start 22 on a; at
+  241; end 22 -> hold a for test; at 246.9; at 247 -> turn b 60, unload a
+a turn under way is not cut
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; at 98; int a critical
+no turn begins before an announced task
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 14 4; task brief 120; at 92; asks 3 4; at
+  +4
+a load for others is cut for internal work, and not twice in a row for one request
+  ext b -> unload a; unloaded -> load b; at 5; int a critical -> cut b; load_cut -> load a; at 15;
+  loaded -> start 2 on a; at 16; end 2 -> hold a for test; at 36 -> unload a; unloaded -> load b;
+  int a critical; loaded -> unload b
+a load that internal work waits for too is not cut
+  ext b -> unload a; unloaded -> load b; int b background; int a critical
+loads are no longer cut when two were not gone in time
+  - ext b -> unload a; unloaded -> load b; int a critical -> cut b; cut_failed -> load a; at 10;
+    loaded -> start 2 on a; cancel 1; end 2; at 100; ext c -> unload a; unloaded -> load c; int a
+    critical -> cut c; cut_failed -> load a; at 110; loaded -> start 4 on a; cancel 3; end 4; at
+    200; ext b -> unload a; unloaded -> load b; int a critical
+what is said of a load while it is being cut does not count
+  ext b -> unload a; unloaded -> load b; int a critical -> cut b; vanishes b; load_cut -> load a
+normal work that needs a swap lets others go on for as long as its load takes
+  ext a -> start 1 on a; int b; at 9.9; at 10 -> preempt 1
+background work lets them go on for two round trips
+  - ext a -> start 1 on a; int b background; at 39.9; at 40 -> preempt 1
+  - ext a -> start 1 on a; int b background; end 1 -> unload a
+critical work and what needs no swap wait for nobody
+  - ext a -> start 1 on a; ext a; int b critical -> preempt 1
+  - ext a resumable -> start 1 on a; int a background -> preempt 1
+a stream that goes on is interrupted as often as it takes [max_interrupt_count=1]
+  ext a resumable -> start 1 on a; first_byte 1 forwarded; int a critical -> preempt 1; stopped 1
+  -> start 2 on a; end 2 -> start 1 on a; first_byte 1 forwarded; int a critical -> preempt 1
+with at_once nothing is held and no load is cut [preemption=at_once]
+  asks 5 60; ext b -> unload a; unloaded -> load b; int a critical; loaded -> unload b
+with at_once any internal request stops whatever is in its way [preemption=at_once]
+  ext a -> start 1 on a; at 5; int b background -> preempt 1; stopped 1 -> unload a
+with at_once max_interrupt_count protects streams too [preemption=at_once max_interrupt_count=1]
+  ext a resumable -> start 1 on a; first_byte 1 forwarded; int b -> preempt 1; stopped 1 -> unload
+  a; unloaded -> load b; loaded -> start 2 on b; end 2 -> unload b; unloaded -> load a; loaded ->
+  start 1 on a; first_byte 1 forwarded; int b
+"""
+"""How internal and external work share memory in which only one of their models fits."""
 
 AGING = """
 [policy=adaptive aging.promote_after_s=100 | a]
@@ -482,6 +555,7 @@ TABLES = (
     PACKING,
     TRAPS,
     PREEMPTION,
+    SHARING,
     AGING,
     TIMERS,
     ORDERS,

@@ -48,6 +48,8 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
         scheduling=SchedulingSettings(
             policy=rng.choice(tuple(PolicyName)),
             max_swap_wait_s=rng.choice((4.0, 16.0)),
+            preemption=rng.choice(("priced", "priced", "at_once")),
+            others_share=rng.choice((0.25, 0.5)),
             residency_factor=rng.choice((0.5, 3.0)),
             schedule_drain_minutes=0.5,
             aging=AgingSettings(promote_after_s=rng.choice((0.0, 2.0, 16.0)), ceiling=rng.choice(tuple(Priority))),
@@ -181,6 +183,8 @@ class Schedule(Shell):
                 self.load_failed(permanent=rng.random() < 0.5)
             case 4 if self.unloading:
                 self.unload_failed()
+            case 4 if self.cutting:
+                self.load_cut(clean=False)
             case 5 if self.timer is not None:
                 self.fire(early_s=1e-9)
             case 6 if self.accepted > 12 and not self.draining and rng.random() < 0.2:
@@ -191,7 +195,7 @@ class Schedule(Shell):
 
     def elsewhere(self, model: str) -> None:
         rng = self.rng
-        moving = {*self.unloading, *(load.model for load in self.loading)}
+        moving = {*self.unloading, *self.cutting, *(load.model for load in self.loading)}
         facts: tuple[Input, ...] = (
             *(() if model in moving else (inputs.Loaded(model=model, vram_mib=2048.0), inputs.Unloaded(model=model))),
             inputs.ModelsListed(names=frozenset(MODELS[: rng.choice((1, 3, 3))])),

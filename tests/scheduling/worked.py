@@ -145,6 +145,15 @@ def _turns(shell: Shell, count: str, gap_s: str, models: str = "a") -> None:
     shell.log.clear()
 
 
+def _asks(shell: Shell, count: str, gap_s: str) -> None:
+    """The assistant asks for a so often, each time so long after its last answer, which takes 1 s."""
+    for number in range(int(count)):
+        shell.at(shell.now + (float(gap_s) if number else 0.0))
+        sequence = shell.arrive("a", lane=Lane.INTERNAL, priority=Priority.CRITICAL, caller="assistant")
+        shell.at(shell.now + 1.0).finish(sequence)
+    shell.log.clear()
+
+
 def _idle(shell: Shell, gap_s: str, model: str, priority: str = "") -> None:
     """Nothing runs for so long; then somebody asks for a model, internally with a priority, and for c. A load takes 10 s."""
     shell.at(shell.now + float(gap_s))
@@ -175,6 +184,8 @@ def _serve(shell: Shell, count: str, run_s: str) -> None:
 
 _STEPS: dict[str, Callable[..., object]] = {
     "turns": _turns,
+    "asks": _asks,
+    "cut_failed": lambda shell: shell.load_cut(clean=False),
     "idle": _idle,
     "serve": _serve,
     "swap": lambda shell, load_s: _swapped(shell, float(load_s)),

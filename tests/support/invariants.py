@@ -47,7 +47,8 @@ def check(state: State) -> None:
         for entry in resident.running.values():
             _require(entry.model == resident.model, f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}")
             _require(entry.item.model in {None, resident.model}, f"item {entry.item.sequence} runs on a model it did not ask for")
-    loading, unloading = sum(resident.phase == "loading" for resident in residents), state.residency.unloading
+    loading = sum(resident.phase in {"loading", "cutting"} for resident in residents)
+    unloading = state.residency.unloading
     _require(bool(loading or unloading) == (state.residency.swap is not None), "the swap and the phases of the residents disagree")
     _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
 
@@ -106,7 +107,10 @@ class DecisionChecker:
         if action.how == "abort":
             return
         _require(entry.external, f"internal item {action.sequence} has to yield")
-        may_yield = entry.interrupts + entry.lost_loads < self.state.settings.queue.max_interrupt_count
+        priced = self.state.settings.scheduling.preemption == "priced"
+        goes_on = "continued" in entry.item.ways and resumable(self.state, entry)
+        undone = entry.interrupts + (0 if priced else entry.lost_loads)
+        may_yield = undone < self.state.settings.queue.max_interrupt_count or (priced and goes_on)
         _require(may_yield, f"protected item {action.sequence} is preempted")
         if action.how == "cut":
             _require(entry.forwarded, f"item {action.sequence} is cut though it could be put back")
@@ -141,7 +145,9 @@ class DecisionChecker:
         if not able or state.draining or state.down_since is not None or state.residency.swap is not None:
             return
         busy = any(resident.running for resident in state.residency.residents.values())
-        held = bool(state.not_before) or state.held_until is not None or any(due > now for due, _ in state.announced)
+        held = (
+            bool(state.not_before) or state.held_until is not None or state.turn is not None or any(due > now for due, _ in state.announced)
+        )
         homeless = state.home is None and able == {None}
         what = f"the GPU idles at {now} while {len(state.waiting)} items wait"
         _require(busy or held or homeless or self._only_the_pin_holds(), what)

@@ -219,7 +219,7 @@ class House:
     async def interrupt(self, at: float, model: str = "a") -> None:
         """Let internal work come at an instant, and wait until it is done."""
         await sleep_until(at)
-        await body_of(self.internal(model))
+        await body_of(self.internal(model, priority=Priority.CRITICAL))
 
     async def end_of(self, ticket: Ticket) -> ItemEnded:
         """How an item ended; it has to have ended once, at this instant or before."""

@@ -180,6 +180,9 @@ def tightened(**sections: dict[str, Any]) -> Settings:
     return settings_with(scheduling=scheduling, **sections)
 
 
+AT_ONCE = tightened(scheduling={"preemption": "at_once"})
+
+
 def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
     """Renders as a template that closes an answer which was begun."""
     return wire.rendering(path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at)
@@ -237,7 +240,9 @@ OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2
 DIVERGES: dict[str, Any] = {"at": (4.5,), "ways": REPLAYED, "text": SAID, "error": StreamDiverged, "how": ()}
 STORIES = {
     "again and again": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=("continued",) * 3),
-    "again, for another model": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", text=TEXT * 3, how=("continued",) * 3),
+    "again, for another model": Story(
+        Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", settings=AT_ONCE, text=TEXT * 3, how=("continued",) * 3
+    ),
     "before the first word any answer will do": Story(
         Model(replays=(" another", " answer")), (2.5,), path=MESSAGES, text=" another answer", how=("replayed",)
     ),

@@ -39,6 +39,8 @@ class Identity:
     admin: bool
     authenticated: bool
     """A key was shown; False for `local`, who may claim the internal lane but not manage Ollama's models."""
+    priority: Priority = Priority.NORMAL
+    """That of internal requests that name no task type."""
     allow_cloud: bool = False
 
     @property
@@ -61,6 +63,7 @@ class Keyring:
                 caller=key.name,
                 lane=key.lane,
                 max_priority=key.max_priority,
+                priority=key.priority,
                 models=key.models,
                 admin=key.admin,
                 authenticated=True,
@@ -144,7 +147,7 @@ def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayCon
         raise BadRequest("a task type is 1 to 64 letters, digits, '_', '.', ':' or '-'")
     if lane_of(identity, task_type) is Lane.EXTERNAL:
         return Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=task_type)
-    wanted = Priority.NORMAL if task_type is None else config.priority_for_task_type(task_type)
+    wanted = identity.priority if task_type is None else config.priority_for_task_type(task_type)
     # `X-Priority: background` and the like; other programs use the header in their own ways, so unknown words are no error.
     hint = Priority.__members__.get(headers.text(b"x-priority").upper(), Priority.CRITICAL)
     return Admission(lane=Lane.INTERNAL, priority=max(wanted, identity.max_priority, hint), task_type=task_type)

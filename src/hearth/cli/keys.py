@@ -59,12 +59,18 @@ def list_keys(file: Path | None) -> None:
 @click.option(
     "--admin", "is_admin", is_flag=True, help="Also allow interrupting, cancelling requests of others, reloading, and managing models."
 )
+@click.option(
+    "--assistant",
+    "is_assistant",
+    is_flag=True,
+    help="For an assistant that somebody talks to: internal, and critical unless a request names a task type.",
+)
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @_CONFIG
-def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, writes: bool) -> None:
+def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, is_assistant: bool, writes: bool) -> None:
     """Create a key for the caller NAME and print it once, with the lines for the configuration file."""
     secret = new_api_key()
-    entry = key_entry(name, secret, Lane(lane), is_admin=is_admin)
+    entry = key_entry(name, secret, Lane.INTERNAL if is_assistant else Lane(lane), is_admin=is_admin, is_assistant=is_assistant)
     edited = edit_keys(file, added=name, entry=entry) if writes else None
     click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
     if edited is not None:
@@ -85,10 +91,15 @@ def revoke(name: str, file: Path | None) -> None:
         click.echo("No key is left: only programs on this machine can use the gateway now.")
 
 
-def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool) -> list[str]:
+def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool = False, is_assistant: bool = False) -> list[str]:
     """The lines of an entry of `auth.keys`."""
     digest = hashlib.sha256(secret.encode()).hexdigest()
-    return [f"name: {json.dumps(name)}", f'sha256: "{digest}"', f"lane: {lane}", *(["admin: true"] if is_admin else [])]
+    lines = [f"name: {json.dumps(name)}", f'sha256: "{digest}"', f"lane: {lane}"]
+    if is_assistant:
+        lines.append("priority: critical")
+    if is_admin:
+        lines.append("admin: true")
+    return lines
 
 
 def edit_keys(file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = "") -> Path:

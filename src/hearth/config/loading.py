@@ -289,6 +289,11 @@ def changed_meanings(settings: Settings) -> Iterator[str]:
             "scheduling.schedule_drain_minutes: holds back what could still run at the announced task "
             "(95 % of such answers are shorter), no longer only what is expected to"
         )
+    if "max_interrupt_count" in settings.queue.model_fields_set and scheduling.preemption == "priced":
+        yield (
+            "queue.max_interrupt_count: no longer protects streams that can be continued, which have turns (scheduling.others_share), "
+            "and counts no loads that were undone; scheduling.preemption: at_once is as before"
+        )
     limits = settings.rate_limits
     named = {"default": limits.default, **{f"callers.{name}": own for name, own in limits.callers.items()}}
     for name, own in named.items():

@@ -86,6 +86,11 @@ class SchedulingSettings(Section):
     """A busy model is replaced only after it was loaded for this many times the measured cost of the swap. `fifo` ignores it."""
     cost_aware: CostAwareSettings = CostAwareSettings()
     time_slice: TimeSliceSettings = TimeSliceSettings()
+    preemption: Literal["priced", "at_once"] = "priced"
+    """How internal requests that need a swap treat external ones. `priced` weighs the swap: it holds the model of a caller that is
+    about to return, and gives external requests turns. `at_once` interrupts whatever is in the way, whatever the swap costs."""
+    others_share: Annotated[fields.Number, Field(ge=0.02, le=0.9)] = 0.4
+    """Share of the time, swaps included, that external requests get in turns while internal callers keep the GPU busy."""
     preempt_min_remaining_s: fields.Duration = 2.0
     """An external request that is expected to end within this many seconds is not interrupted."""
     started_streams: StartedStreams = "resume"
@@ -116,7 +121,8 @@ class QueueSettings(Section):
     max_internal_depth: fields.Depth = 1000
     """Maximum number of waiting internal requests. Further ones get 503."""
     max_interrupt_count: fields.Count = 3
-    """Maximum interruptions of one request, including loads for it that were undone. After that, it finishes. 0 turns interruptions off."""
+    """Maximum interruptions of one answer that would start over. After that, it finishes. Streams that can be continued are protected by
+    turns instead. With `preemption: at_once` it counts for streams too, and so do loads that were undone. 0 turns interruptions off."""
     max_wait_s: fields.Duration = 0.0
     """Seconds a request may wait before it gets 503. 0 means no limit. Jobs have no limit."""
 

@@ -222,6 +222,8 @@ class KeySettings(Section):
     """`internal` requests go before all others. `external` requests are served in order of arrival."""
     max_priority: fields.PriorityName = Priority.CRITICAL
     """Highest internal priority the caller may ask for: `critical`, `normal` or `background`."""
+    priority: fields.PriorityName = Priority.NORMAL
+    """Internal priority of requests that name no task type. `critical` for an assistant that somebody talks to."""
     models: fields.Items[fields.ModelName] = ()
     """Models the caller may use, with `*` as wildcard. Empty: all."""
     admin: fields.Flag = False

@@ -207,6 +207,50 @@ class SwapCompleted(Event):
     offloaded: bool
 
 
+class LoadCut(Event):
+    """A load for an external request was ended, since an internal request needs another model. Fields: `from_models`: evicted for it;
+    `to_model`; `swap_s`: time spent; `clean`: nothing of it was left within two seconds.
+    """
+
+    from_models: tuple[str, ...]
+    to_model: str
+    swap_s: float
+    clean: bool
+
+
+class LoadCuttingStopped(Event, level=WARNING):
+    """Loads of this model server are not cut any more until it is started again. Field: `failures`: loads in a row that were not gone in
+    time after they were cut.
+    """
+
+    failures: int
+
+
+class ModelHeld(Event, level=DEBUG):
+    """External requests for other models wait, since an internal caller is likely to come back to this model. Fields: `model`; `caller`;
+    `hold_s`: how long at most.
+    """
+
+    model: str
+    caller: str
+    hold_s: float
+
+
+class TurnBegan(Event):
+    """External requests have waited long behind internal ones, and have the GPU for a while. Fields: `model`: theirs; `turn_s`: how long at
+    most, from when it is loaded.
+    """
+
+    model: str
+    turn_s: float
+
+
+class TurnEnded(Event):
+    """The turn of external requests for this model is over."""
+
+    model: str
+
+
 class SwapFailed(Event, level=WARNING):
     """The model could not be loaded; or, with an empty `to_model`, the one in `from_models` could not be unloaded. Fields:
     `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.

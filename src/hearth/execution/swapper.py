@@ -21,11 +21,13 @@ from hearth.config.settings import load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.runtime import Runtime, cancel_all
-from hearth.scheduling.inputs import BackendState, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
+from hearth.scheduling.inputs import BackendState, Input, LoadCut, Loaded, LoadFailed, Unloaded, UnloadFailed
 from hearth.types import ResidentModel
 
 UNLOAD_TIMEOUT_S = 15.0
 """Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
+CUT_TIMEOUT_S = 2.0
+"""Ollama ends a load within a second of its connection's end (6 of 6 on 0.33)."""
 POLL_S = 0.25
 """How often Ollama itself looks, so looking more often shows nothing sooner."""
 LOOK_S = 5.0
@@ -73,6 +75,7 @@ class Swapper:
         self._control = watch.control
         self._name_of = watch.known_name
         self._tasks: set[asyncio.Task[None]] = set()
+        self._load_task: asyncio.Task[None] | None = None
         self._errors: dict[str, HearthError] = {}
         self._stuck: HearthError | None = None
         self._loaded: dict[str, ResidentModel] = {}
@@ -92,16 +95,21 @@ class Swapper:
         return 0 if loaded is None else loaded.context_tokens or 0
 
     def load(self, model: str) -> None:
-        self._spawn(self._load(model), f"load {model}", LoadFailed(model=model))
+        self._load_task = self._spawn(self._load(model), f"load {model}", LoadFailed(model=model))
+
+    def cut(self, model: str) -> None:
+        """End the load of a model that is under way."""
+        self._spawn(self._cut(model), f"cut {model}", LoadCut(model=model, clean=False))
 
     def unload(self, model: str) -> None:
         self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str, broken: Input) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], name: str, broken: Input) -> asyncio.Task[None]:
         """Start a task; `broken` is its report if a defect keeps it from making one, so that the swap ends all the same."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._forget(ended, broken))
+        return task
 
     def _forget(self, ended: asyncio.Task[None], broken: Input) -> None:
         self._tasks.discard(ended)
@@ -158,15 +166,37 @@ class Swapper:
             self._post(BackendState(up=False))
         self._post(report)
 
-    async def _unload(self, model: str) -> None:
+    async def _cut(self, model: str) -> None:
+        """Closing its connection ends a load. One that ended at this very moment is unloaded; either way nothing is left of it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CUT_TIMEOUT_S
+        load, self._load_task = self._load_task, None
+        try:
+            if load is not None:
+                await cancel_all((load,))
+            if await self._find(model) is not None:
+                await self._control.unload(model)
+                await self._gone(model)
+        except ModelNotFound:
+            pass  # it was deleted meanwhile
+        except HearthError as error:
+            self._failed(model, error, LoadCut(model=model, clean=False))
+            return
+        self._post(LoadCut(model=model, clean=loop.time() < deadline))
+
+    async def _gone(self, model: str) -> None:
+        """Raises SwapFailed: it is still listed after the time that an unload may take."""
         deadline = asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
+        while await self._find(model) is not None:
+            if asyncio.get_running_loop().time() >= deadline:
+                self._stuck = SwapFailed(f"model '{model}' could not be unloaded")
+                raise self._stuck
+            await asyncio.sleep(POLL_S)
+
+    async def _unload(self, model: str) -> None:
         try:
             await self._control.unload(model)
-            while await self._find(model) is not None:
-                if asyncio.get_running_loop().time() >= deadline:
-                    self._stuck = SwapFailed(f"model '{model}' could not be unloaded")
-                    raise self._stuck
-                await asyncio.sleep(POLL_S)
+            await self._gone(model)
         except ModelNotFound:
             pass  # deleted while in memory: no call reaches it by name any more, and the model server gives its room to the next load
         except HearthError as error:

@@ -107,6 +107,12 @@ class GpuTracker:
             self.record_unloaded(from_model)
         self.record_loaded(to_model, at)
 
+    def record_swap_cut(self, at: float) -> None:
+        """The current swap was ended for more urgent work. Its time counts as a swap's; nothing became resident."""
+        if self._swap is not None:
+            self._swaps.add(min(self._swap[2], at), at)
+            self._swap = None
+
     def record_swap_failed(self, at: float) -> None:
         """The current swap, if any, failed or timed out. It enters no swap metric but its own count, and says nothing about residency."""
         if self._swap is not None:

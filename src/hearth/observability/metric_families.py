@@ -126,6 +126,8 @@ _ALL = (
     _counter("hearth_swaps_total", "Verified loads; from_model is none if no model was unloaded.", "from_model", "to_model"),
     _counter("hearth_swap_seconds_total", "Time of these swaps, unload and load.", "from_model", "to_model"),
     _counter("hearth_swap_failures_total", "Failed loads.", "to_model", "reason"),
+    _counter("hearth_loads_cut_total", "Loads that were ended because an internal request needed another model.", "to_model"),
+    _counter("hearth_turns_total", "Turns of external requests on a GPU that internal callers keep busy.", "model"),
     _counter("hearth_unload_failures_total", "Models that could not be unloaded.", "model", "reason"),
     _counter("hearth_unresponsive_reloads_total", "Times a model was unloaded and loaded again because it sent nothing.", "model"),
     _gauge("hearth_swap_in_progress", "1 during a swap."),

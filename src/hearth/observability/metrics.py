@@ -73,6 +73,8 @@ class Metrics(HandlingSink):
             ev.ItemBrokenOff: lambda it: add("hearth_broken_streams_total", reason(it)),
             ev.SwapCompleted: self._on_swap,
             ev.SwapFailed: self._on_swap_failed,
+            ev.LoadCut: lambda it: add("hearth_loads_cut_total", self._model_cap.of(it.to_model)),
+            ev.TurnBegan: lambda it: add("hearth_turns_total", self._model_cap.of(it.model)),
             ev.BackendWentDown: lambda _: add("hearth_backend_outages_total"),
             ev.BackendCameUp: lambda it: add("hearth_backend_down_seconds_total", amount=it.down_s),
             ev.BudgetExhausted: lambda it: add("hearth_budget_refusals_total", caller(it)),

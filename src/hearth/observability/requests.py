@@ -30,6 +30,7 @@ from hearth.events import (
     ItemResent,
     ItemResumed,
     ItemStreaming,
+    LoadCut,
     RequestRejected,
     ResidencyDrifted,
     SwapCompleted,
@@ -61,7 +62,7 @@ RECALLED_ROWS = 500
 
 Seconds: TypeAlias = tuple[float | None, ...]
 """By phase, in the order of `PHASES`; None where a request never came so far."""
-SwapEvent: TypeAlias = SwapStarted | SwapCompleted | SwapFailed
+SwapEvent: TypeAlias = SwapStarted | SwapCompleted | SwapFailed | LoadCut
 
 
 Phase: TypeAlias = Literal["queue_wait", "swap_wait", "first_byte", "backend", "total"]
@@ -143,7 +144,7 @@ class RequestTracker(HandlingSink):
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._requests: dict[Sequence, Request] = {}
-        self._swaps: deque[SwapCompleted | SwapFailed] = deque(maxlen=SWAPS_KEPT)
+        self._swaps: deque[SwapCompleted | SwapFailed | LoadCut] = deque(maxlen=SWAPS_KEPT)
         self._loading: SwapStarted | None = None
         self._lanes = {lane: _Window() for lane in Lane}
         self._models: dict[tuple[Lane, str], _Window] = {}
@@ -162,6 +163,7 @@ class RequestTracker(HandlingSink):
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_over,
             SwapFailed: self._on_swap_over,
+            LoadCut: self._on_swap_over,
         }
 
     def note(self, sequence: Sequence, origin: Origin) -> None:
@@ -234,7 +236,7 @@ class RequestTracker(HandlingSink):
     def _on_swap_started(self, event: SwapStarted) -> None:
         self._loading = event
 
-    def _on_swap_over(self, event: SwapCompleted | SwapFailed) -> None:
+    def _on_swap_over(self, event: SwapCompleted | SwapFailed | LoadCut) -> None:
         """One without a target is a model that would not leave; another may be on its way in."""
         if event.to_model:
             self._loading = None
@@ -351,6 +353,7 @@ class Timeline(HandlingSink):
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_completed,
             SwapFailed: lambda event: self._end_swap(event, "failed"),
+            LoadCut: lambda event: self._end_swap(event, "failed"),
             ResidencyDrifted: self._on_drift,
         }
 
@@ -428,7 +431,7 @@ class Timeline(HandlingSink):
         self._end_swap(event, "swap")
         self._begin(event.to_model, "resident", event.at)
 
-    def _end_swap(self, event: SwapCompleted | SwapFailed, kind: SpanKind) -> None:
+    def _end_swap(self, event: SwapCompleted | SwapFailed | LoadCut, kind: SpanKind) -> None:
         """A swap began when room was being made, which is known only now."""
         span = self._open.pop((event.to_model, "swap"), None)
         if span is not None:

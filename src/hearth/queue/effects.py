@@ -27,11 +27,16 @@ from hearth.events import (
     ItemPromoted,
     ItemProtected,
     ItemResumed,
+    LoadCut,
+    LoadCuttingStopped,
+    ModelHeld,
     ModelUnresponsive,
     SwapCompleted,
     SwapFailed,
     SwapStarted,
     TaskAnnounced,
+    TurnBegan,
+    TurnEnded,
 )
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -40,8 +45,23 @@ from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Action, Dispatch, Fail, Hold, Load, Promote, Refusal, Requeue, Stop, Unload
+from hearth.scheduling.actions import (
+    Action,
+    Cut,
+    Dispatch,
+    Fail,
+    Hold,
+    Load,
+    NoteHold,
+    NoteTurn,
+    Promote,
+    Refusal,
+    Requeue,
+    Stop,
+    Unload,
+)
 from hearth.scheduling.inputs import Input
+from hearth.scheduling.state import MAX_CUT_FAILURES
 from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -82,6 +102,8 @@ class Effects:
                 self._silent.update(() if work is None or work.model is None else (work.model,))
             case inputs.PolicyChanged(settings=settings):
                 self._tracker.update(settings.gpu.home_model, settings.gpu.alerts)
+            case inputs.LoadCut(model=model, clean=clean):
+                self._load_cut(model, now, clean=clean)
             case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=True):
                 self._emit(TaskAnnounced(at=now, task_type=task_type, due_s=due_at - now))
             case _:
@@ -114,20 +136,32 @@ class Effects:
         match action:
             case Dispatch():
                 self._dispatch(action, now)
-            case Stop(sequence=sequence, how="preempt"):
-                self._executor.preempt(sequence)
-            case Stop(sequence=sequence):
-                self._executor.abort(sequence)
+            case Stop(sequence=sequence, how=how):
+                stop = self._executor.preempt if how == "preempt" else self._executor.abort
+                stop(sequence)
             case Load(model=model):
                 self._load(action, now)
             case Unload(model=model):
                 if model in self._silent:
                     self._report_silence(model, now)
                 self._swapper.unload(model)
+            case Cut(model=model):
+                self._swapper.cut(model)
+            case NoteTurn() | NoteHold():
+                self._note(action, now)
             case Fail() | Requeue() | Promote() | Hold():
                 work = self._registry.live(action.sequence)
                 if work is not None:
                     self._settle(work, action, now)
+
+    def _note(self, action: NoteTurn | NoteHold, now: float) -> None:
+        match action:
+            case NoteHold(model=model, caller=caller, hold_s=hold_s):
+                self._emit(ModelHeld(at=now, model=model, caller=caller, hold_s=hold_s))
+            case NoteTurn(model=model, turn_s=None):
+                self._emit(TurnEnded(at=now, model=model))
+            case NoteTurn(model=model, turn_s=float(turn_s)):
+                self._emit(TurnBegan(at=now, model=model, turn_s=turn_s))
 
     def _settle(self, work: ActiveRequest, action: Fail | Requeue | Promote | Hold, now: float) -> None:
         match action:
@@ -271,6 +305,18 @@ class Effects:
             at=now, from_models=load.replaces, to_model=model, swap_s=now - began_at, reason=error.reason, detail=error.message
         )
         self._emit(failed)
+
+    def _load_cut(self, model: str, now: float, *, clean: bool) -> None:
+        swap = self._take_swap(model)
+        if swap is None:
+            return
+        load, began_at = swap
+        self._watch.look_soon()
+        self._tracker.record_swap_cut(now)
+        self._emit(LoadCut(at=now, from_models=load.replaces, to_model=model, swap_s=now - began_at, clean=clean))
+        failures = 0 if clean else self._state.cut_failures + 1  # the fact is recorded before it is decided upon
+        if failures == MAX_CUT_FAILURES:
+            self._emit(LoadCuttingStopped(at=now, failures=failures))
 
     def _take_swap(self, model: str) -> tuple[Load, float] | None:
         """Our own load of this model, which is over, and when it began."""

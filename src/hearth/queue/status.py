@@ -32,7 +32,26 @@ def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], 
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(each, state, now) for each in state.residency.latest_first]},
         "promotions": state.promotions,
         "draining": state.draining,
+        "hold": _hold(state, now),
+        "turn": _turn(state, now),
     }
+
+
+def _hold(state: State, now: float) -> dict[str, object] | None:
+    """The model that external requests wait for, since an internal caller is likely to come back to it."""
+    hold = state.hold
+    if hold is None or hold.until <= now:
+        return None
+    return {"model": hold.model, "caller": hold.caller, "ends_in_s": round(hold.until - now, 1)}
+
+
+def _turn(state: State, now: float) -> dict[str, object] | None:
+    """The turn of external requests; `ends_in_s` is null while its model is being loaded."""
+    turn = state.turn
+    if turn is None:
+        return None
+    ends_in_s = None if turn.until is None else round(max(0.0, turn.until - now), 1)
+    return {"model": turn.model, "turn_s": turn.length_s, "ends_in_s": ends_in_s}
 
 
 def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from hearth.types import Band, Sequence, value
 
-SwapReason: TypeAlias = Literal["waiting", "overdue", "expected", "owner", "home", "reload"]
+SwapReason: TypeAlias = Literal["waiting", "overdue", "turn", "expected", "owner", "home", "reload"]
 """Why a model is being loaded: the next item of a band needs it; an item has waited past `scheduling.max_swap_wait_s`; the last caller is
 likely to ask for it next; the owner has ordered it, or ordered out what is unloaded; back to the home model; it stopped answering."""
 
@@ -40,6 +40,30 @@ class Unload:
 
     model: str
     why: SwapReason
+
+
+@value
+class Cut:
+    """End the load of `model` that is under way; answer with `LoadCut` once nothing of it is left."""
+
+    model: str
+
+
+@value
+class NoteTurn:
+    """Write down that external work for `model` has the memory for at most `turn_s`; None: that this is over."""
+
+    model: str
+    turn_s: float | None
+
+
+@value
+class NoteHold:
+    """Write down that external work waits because `caller` is likely to come back to `model` within `hold_s`."""
+
+    model: str
+    caller: str
+    hold_s: float
 
 
 @value
@@ -94,4 +118,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Stop | Requeue | Promote | Hold | Fail | WakeAt
+Action = Dispatch | Load | Unload | Cut | NoteTurn | NoteHold | Stop | Requeue | Promote | Hold | Fail | WakeAt

@@ -15,7 +15,7 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any, TypeVar
 
-from hearth.types import QueueItem, Usage
+from hearth.types import Band, QueueItem, Usage
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -273,9 +273,15 @@ def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
 class Habit:
     """When a caller comes back to a model. `since` is its last end there; `waits`: it had other items open then."""
 
+    caller: str
     since: float
     waits: bool
+    band: Band = Band.EXTERNAL  # of its last request there
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
+
+    @property
+    def is_external(self) -> bool:
+        return self.band >= Band.INTERRUPTED
 
 
 class Arrivals:
@@ -284,6 +290,7 @@ class Arrivals:
     A gap runs from the end of a caller's item to the caller's next item for that model, and is noted only if nobody else used the model in
     between: that is the situation in which it is asked for. What a caller has still open with us makes a difference, since it may be
     waiting for that; so its gaps are kept apart for both cases. Of each caller it is also learned which model it asks for after which.
+    An internal caller comes back whatever others do meanwhile, so its gaps are noted by themselves.
     """
 
     def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
@@ -293,6 +300,8 @@ class Arrivals:
         self._answered: dict[str, tuple[str, float]] = {}
         self._steps: dict[tuple[str, str], deque[Step]] = {}
         self._open: dict[str, int] = Counter(open_callers)
+        self._internal: dict[str, dict[str, Habit]] = {}
+        """By model and caller, the latest last."""
 
     def arrived(self, caller: str, model: str | None, now: float) -> None:
         is_open = self._open.get(caller, 0)
@@ -302,6 +311,9 @@ class Arrivals:
             steps = self._steps.get((caller, last[0])) or deque(maxlen=STEPS)
             steps.append((model, now - last[1]))
             _note_last(self._steps, (caller, last[0]), steps)
+        internal = self._internal.get(model or "", {}).get(caller)
+        if internal is not None and not is_open:
+            internal.gaps.append(now - internal.since)
 
     def came_back(self, caller: str, model: str, now: float) -> None:
         """An item has come for a model for which nothing waited and on which nothing ran."""
@@ -317,15 +329,32 @@ class Arrivals:
         if count:
             self._open[caller] = count
 
-    def ended(self, caller: str, model: str, now: float) -> None:
-        """An item has run to its end."""
+    def ended(self, caller: str, model: str, now: float, band: Band = Band.EXTERNAL) -> None:
+        """An item of this band has run to its end."""
         _note_last(self._answered, caller, (model, now))
         key = (caller, model, caller in self._open)
-        habit = self._habits.get(key) or Habit(now, key[2])
+        habit = self._habits.get(key) or Habit(caller, now, key[2])
         habit.since = now
+        habit.band = band
         _note_last(self._habits, key, habit)
         others = [other for other in self._recent.get(model, ()) if other[0] != caller]
         self._recent[model] = [key, *others[: RECENT - 1]]
+        if not habit.is_external:
+            self._note_internal(caller, model, now, band)
+
+    def _note_internal(self, caller: str, model: str, now: float, band: Band) -> None:
+        known = self._internal.get(model, {})
+        habit = known.pop(caller, None) or Habit(caller, now, waits=False)
+        habit.since = now
+        habit.band = band
+        known[caller] = habit
+        if len(known) > RECENT:
+            del known[next(iter(known))]
+        _note_last(self._internal, model, known)
+
+    def internal_habits(self, model: str) -> list[Habit]:
+        """The habits of the internal callers who used a model last, the latest first."""
+        return list(reversed(self._internal.get(model, {}).values()))
 
     def next_steps(self) -> list[Step]:
         """What the caller that was answered last did after such answers before, the latest last."""

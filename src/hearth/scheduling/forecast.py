@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Action, Dispatch, Load, Stop, Unload, WakeAt
+from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import Input
@@ -71,6 +71,24 @@ def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
     return max(swap_s - swap.cleared_s, swap_s / 2)
 
 
+_AS_THEY_ARE = (
+    "active",
+    "announced",
+    "cleared_for",
+    "cut_failures",
+    "cuts_loads",
+    "external_run_s",
+    "external_running",
+    "external_runs_since",
+    "hold",
+    "installed",
+    "interruptions",
+    "paused",
+    "pinned_name",
+    "turn_ended_at",
+)
+
+
 class _Shadow:
     """A second scheduler in the same situation, and a world in which everything takes as long as expected."""
 
@@ -83,8 +101,9 @@ class _Shadow:
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
         mine = self._brain.state
-        for name in ("active", "interruptions", "paused", "pinned_name", "cleared_for", "announced", "installed"):
+        for name in _AS_THEY_ARE:
             setattr(mine, name, getattr(state, name))
+        mine.turn = None if state.turn is None else replace(state.turn)
         mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.unlearning(), copy(state.arrivals)
         mine.arrivals.learns = False  # nothing, from what is made up
@@ -113,6 +132,8 @@ class _Shadow:
         residency.swap, now, model = replace(swap), self._began_at, residency.loading
         for leaving in residency.unloading:
             self._at(now, inputs.Unloaded(model=leaving))
+        if residency.cutting is not None:
+            self._at(now, inputs.LoadCut(model=residency.cutting))
         if model is not None:
             load_s = _load_s(self._brain.state.estimates, swap, model)
             self._at(now + remaining_s(swap.started_at, load_s, now), inputs.Loaded(model=model))
@@ -150,6 +171,8 @@ class _Shadow:
                 self._at(now + load_s, inputs.Loaded(model=model))
             case Unload(model=model):
                 self._at(now, inputs.Unloaded(model=model))
+            case Cut(model=model):
+                self._at(now, inputs.LoadCut(model=model))
             case WakeAt(at=at) if at is not None:
                 self._at(at, inputs.TimerFired())
             case _:

@@ -123,6 +123,14 @@ class UnloadFailed(Input):
 
 
 @value
+class LoadCut(Input):
+    """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone in time, or came into memory."""
+
+    model: str
+    clean: bool = True
+
+
+@value
 class Drifted(Input):
     """Somebody else has changed what is in memory: one fact, since a decision between its parts would see memory that never was."""
 

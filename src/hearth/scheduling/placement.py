@@ -28,18 +28,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
+from hearth.scheduling import sharing
+from hearth.scheduling.actions import Action, Cut, Dispatch, Load, NoteHold, NoteTurn, SwapReason, Unload
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
-from hearth.scheduling.state import State
-from hearth.scheduling.waiting import BANDS, Entry
+from hearth.scheduling.state import ModelHold, State
+from hearth.scheduling.waiting import BANDS, EXTERNAL_BANDS, Entry
 from hearth.types import Band
 
 if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
-EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
 _INTERRUPTED = Band.INTERRUPTED  # looked up once: in Python 3.11 that takes as long as calling a function
 
 PASSED = 100  # so many of a line that are held back for an announced task may be passed by a short one
@@ -57,6 +57,7 @@ class Placement:
         "_claimed",
         "_evicting",
         "_evictions",
+        "_hold_now",
         "_least_mib",
         "_now",
         "_policy",
@@ -79,6 +80,7 @@ class Placement:
         self._unsettled: list[Resident] = []
         self._candidates: Candidates | None = None  # of the band that is being served; None once what they rest on has changed
         self._evictions: Evictions | None = None  # while these are claimed; None once that or a resident has changed
+        self._hold_now: ModelHold | None = None
         self._least_mib: float | None = None  # see `_may_come`
 
     def run(self) -> list[Action]:
@@ -88,15 +90,38 @@ class Placement:
             state.cleared_for = None
         self._unsettled = [resident for resident in self._residents.values() if not resident.settled]
         pinned = state.pinned
+        if state.priced:
+            self._take_turn()
+        else:
+            state.turn = None
         for band, lines in zip(BANDS, state.waiting.lines, strict=True):
             if band is _INTERRUPTED and pinned is not None:
                 self._claim(pinned)
             if lines and not (state.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
+        state.hold = self._hold_now
         self._unload_suspects()
         if state.ordered:
             self._obey()
         return self._actions
+
+    def _take_turn(self) -> None:
+        """In a turn of external work, its model goes before everything else (rules 2 and 3 of `sharing`)."""
+        state, before = self._state, self._state.turn
+        turn = sharing.take_turns(state, self._now)
+        if turn is not before:
+            ended = [] if before is None else [NoteTurn(model=before.model, turn_s=None)]
+            begun = [] if turn is None else [NoteTurn(model=turn.model, turn_s=turn.length_s)]
+            self._actions += [*ended, *begun]
+        if turn is None:
+            return
+        if state.pinned is not None:
+            self._claim(state.pinned)
+        waiting = next((entry for entry in state.waiting.entries(turn.model) if entry.external), None)
+        if turn.model in self._residents:
+            self._claim(turn.model)
+        elif waiting is not None:
+            self.make_room(turn.model, "turn", waiting)
 
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or its turn has not come."""
@@ -117,12 +142,27 @@ class Placement:
             self._state.cleared_for = None
             replaced = residency.begin_load(model, self._now, why, task_type)
             self._actions.append(Load(model=model, replaces=replaced, why=why))
+        elif waiter is not None and not waiter.external and residency.loading in evict:
+            self._cut(residency.loading or "")
+
+    def _cut(self, model: str) -> None:
+        """End the load under way, which only external work has asked for; never twice in a row for the same request."""
+        state, swap = self._state, self._state.residency.swap
+        waiting = state.waiting.entries(model)
+        if not state.can_cut or swap is None or swap.why == "owner":
+            return
+        if any(entry.load_cut or not entry.external for entry in waiting):
+            return
+        for entry in waiting:
+            entry.load_cut = True
+        state.residency.begin_cut(model, self._now)
+        self._actions.append(Cut(model=model))
 
     def _unload(self, target: str, evict: tuple[str, ...], why: SwapReason) -> None:
         """Begin a swap to the target: everything goes that is in its way."""
         if any(self._left_alone(name) for name in evict):
             return
-        is_waited_for = why in {"waiting", "overdue"}
+        is_waited_for = why in {"waiting", "overdue", "turn"}
         self._state.cleared_for = (target, why) if is_waited_for else None
         for resident in self._unsettled if is_waited_for else ():
             if resident.model in evict and not resident.settled:
@@ -247,13 +287,29 @@ class Placement:
             if expected is not None:
                 return expected, why
         overdue = self._overdue(candidates)
-        if overdue is not None:
-            return overdue, "overdue"
-        choice = self._policy.choose(candidates, self._state, self._now)
+        choice = overdue or self._policy.choose(candidates, self._state, self._now)
         if isinstance(choice, Candidate):
-            return choice, "waiting"
+            until = self._held_for_internal(band, choice)
+            if until is None:
+                return choice, "waiting" if overdue is None else "overdue"
+            choice = until
         self._hold(band, choice)
         return None, "waiting"
+
+    def _held_for_internal(self, band: Band, choice: Candidate) -> float | None:
+        """Until when an external request's swap waits for an internal caller who is about to return; None: it does not."""
+        state, model = self._state, choice.entry.item.model
+        if band not in EXTERNAL_BANDS or choice.resident or model is None or not state.priced:
+            return None
+        if state.turn is not None or state.residency.swap is not None:
+            return None
+        hold, before = sharing.hold_for(state, model, choice.swap.evicts, self._now), state.hold
+        if hold is None:
+            return None
+        if before is None or (before.model, before.caller) != (hold.model, hold.caller):
+            self._actions.append(NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now))
+        self._hold_now = hold
+        return hold.until
 
     def _overdue(self, candidates: Candidates) -> Candidate | None:
         """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
@@ -297,7 +353,8 @@ class Placement:
             return self._serve_anywhere(band, entry)
         resident = self._residents.get(model)
         if resident is None:
-            self.make_room(model, why, entry)
+            if not self._has_grace(entry):
+                self.make_room(model, why, entry)
         elif self._is_usable(resident):
             if resident.free_slots > 0:
                 return self._admit(entry, resident)
@@ -306,6 +363,17 @@ class Placement:
         elif resident.phase == "loading":
             self._claim(model)
         return False
+
+    def _has_grace(self, entry: Entry) -> bool:
+        """Does this internal request let external work go on before it evicts its model?"""
+        if entry.external or not self._state.priced:
+            return False
+        evict = self._found_evictions.find(entry.item.model or "", entry.item.task_type)
+        until = sharing.grace_until(self._state, entry, evict or (), self._now)
+        if until <= self._now:
+            return False
+        self._state.wake_at(until)
+        return True
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
         home, residents = self._state.home_for(entry), self._residents.values()
@@ -345,10 +413,15 @@ def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispat
     state.waiting.remove(entry)
     entry.place = "running"
     entry.attempts += 1
+    entry.load_cut = False
     entry.model = model
     entry.dispatched_at = now
     entry.expected_end_at = now + state.estimates.service_s(item, model, entry.kept_tokens)
     resident.running[item.sequence] = entry
+    if entry.external:
+        if not state.external_running:
+            state.external_runs_since = now
+        state.external_running += 1
     if item.model is not None or state.waiting.best_band(model) is None:
         resident.settled = True
     if item.kind == "embed":

@@ -23,9 +23,10 @@ theory, the bounds and the results, and numbers the rules as they are here. The 
 2. A loaded model that has waiting requests is served.
    It is replaced before that, by the model of rule 3, only if it has earned its swap `LEAVING_FACTOR` times and the callers of the other
    model are spared much more waiting than all others are caused.
-3. The model that serves the most waiting requests per second of swap and work. Before the swap, the loaded model is held for a caller that
-   is likely to return soon (`held_until`). The gaps seen between the last requests of each caller give the time: the one with the largest
-   gain, which is the chance of a return times what it saves, less the waiting.
+3. The model that serves the most waiting requests per second of swap and work, weighed by the age of the oldest (`_gain_among`).
+   Before the swap, the loaded model is held for a caller that is likely to return soon (`held_until`). The
+   gaps seen between the last requests of each caller give the time: the one with the largest gain, which is the chance of a return
+   times what it saves, less the waiting.
 
 Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload every request is old, and
 swapping because of age would make all of them older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
@@ -53,6 +54,8 @@ LEAVING_FACTOR = 20.0
 """A model with waiting requests is replaced only after it ran for this many times the cost of its swap. So at most
 `1 / (1 + LEAVING_FACTOR)` of the time goes into avoidable swaps, and the queue stays stable up to a load of 0.95."""
 MOST_TRIPS = 10.0  # maximum wait behind a queue that does not get shorter, in round trips
+OLD_SHARE = 0.6  # a request as old as this share of what serving everybody takes, swaps weighed, counts twice in rule 3
+LEAST_OLD_S = 30.0
 HOLD_SHARE = 0.3  # maximum length of a hold as a part of the round trip, counted from the caller's last end
 OLDEST_TRIPS = 4.0  # a request that has waited this many round trips is not kept waiting by a hold
 WORTH = 0.5  # what a return saves, as a part of the round trip: the caller is served at once, but others wait for that
@@ -254,9 +257,9 @@ def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | fl
     if own is not None:
         loaded = state.residency.residents.get(own.entry.item.model or "")
         is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)  # it has not even earned its own coming
-        best = None if is_young or not _any_left(state, now) else max(others, key=_gain, default=None)
+        best = None if is_young or not _any_left(state, now) else max(others, key=_gain_among(candidates, now), default=None)
         return own if best is None or not _leaves(own, best) else best
-    best = max(others, key=_gain)
+    best = max(others, key=_gain_among(candidates, now))
     evicts = best.swap.evicts
     swaps_at_once = evicts and state.residency.swap is None and not any(map(state.runs_on, evicts))
     until = held_until(best, candidates, state, now) if swaps_at_once else None
@@ -269,10 +272,25 @@ def _any_left(state: State, now: float) -> bool:
     return any(now - each.loaded_at >= LEAVING_FACTOR * swap_s("", each.model) for each in residents)
 
 
-def _gain(candidate: Candidate) -> tuple[float, float, int]:
-    """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
-    item = candidate.entry.item
-    return (candidate.work.waiting / max(2 * candidate.swap.swap_s + candidate.work.work_s, 1e-9), -item.arrived_at, -item.sequence)
+def _gain_among(candidates: Candidates, now: float) -> Callable[[Candidate], tuple[float, float, int]]:
+    """Rule 3's order among these: requests per second, weighed by the age of the oldest; among equals the one that came first.
+
+    The rate alone starves a dear model that few ask for. Age counts with its square, as a share of what serving everybody takes: little
+    where swaps are a small part of that, as in overload, where the rate alone leaves the least waiting.
+    """
+    work_s = sum([each.work.work_s for each in candidates])
+    swaps_s = sum([each.swap.swap_s for each in candidates.others])
+    everybody_s = (work_s + swaps_s) * (1 + work_s / max(2 * swaps_s, 1e-9))
+    old_s = OLD_SHARE * max(LEAST_OLD_S, everybody_s)
+
+    def gain(candidate: Candidate) -> tuple[float, float, int]:
+        item = candidate.entry.item
+        # The way back is as dear as the way there.
+        rate = candidate.work.waiting / max(2 * candidate.swap.swap_s + candidate.work.work_s, 1e-9)
+        age_s = now - item.arrived_at
+        return (rate * (1 + (age_s / old_s) ** 2), -item.arrived_at, -item.sequence)
+
+    return gain
 
 
 def _leaves(own: Candidate, other: Candidate) -> bool:
@@ -294,7 +312,10 @@ def held_until(best: Candidate, candidates: Candidates, state: State, now: float
     if oldest_s > OLDEST_TRIPS * best.swap.trip_s:
         return None
     waiting = sum(candidate.work.waiting for candidate in candidates)
-    habits = (habit for name in best.swap.evicts for habit in state.arrivals.habits(name))  # of those who used last what it evicts
+    # Of those who used last what it evicts. Nothing internal waits for an external caller, and external work waits for an internal one
+    # by rule 1 of `sharing`.
+    used_last = [habit for name in best.swap.evicts for habit in state.arrivals.habits(name)]
+    habits = [habit for habit in used_last if not state.priced or habit.is_external is best.entry.external]
     found = (_comes_back_by(habit, now, best.swap.trip_s, waiting) for habit in habits)
     return max((until for until in found if until is not None), default=None)
 

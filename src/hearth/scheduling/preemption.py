@@ -39,7 +39,15 @@ def resumable(state: State, entry: Entry) -> bool:
 
 def protected(state: State, entry: Entry) -> bool:
     """Interrupted, or kept from starting on what was loaded for it, so often that it finishes now."""
-    return entry.interrupts + entry.lost_loads >= state.settings.queue.max_interrupt_count
+    most = state.settings.queue.max_interrupt_count
+    if not state.priced:
+        return entry.interrupts + entry.lost_loads >= most
+    return entry.interrupts >= most and not continues(state, entry)
+
+
+def continues(state: State, entry: Entry) -> bool:
+    """Does its stream go on where it was interrupted, so that an interruption loses next to nothing?"""
+    return "continued" in entry.item.ways and resumable(state, entry)
 
 
 def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float) -> list[Action]:
@@ -105,7 +113,7 @@ def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
 
     Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
     """
-    if "continued" in entry.item.ways and resumable(state, entry):
+    if not state.priced or continues(state, entry):
         return True
     lost_s, model, wanted = now - entry.dispatched_at, entry.model or "", waiter.item.model
     if wanted not in {None, model} and not state.waiting.wants(model):

@@ -35,7 +35,7 @@ class Resident:
     reserved_mib: float | None  # None where its need is unknown
     parallel: int  # its slots
     task_type: str | None = None  # the task that it was loaded for, whose VRAM budget may stand in for the model's own
-    phase: Literal["loading", "ready", "unloading"] = "loading"
+    phase: Literal["loading", "cutting", "ready", "unloading"] = "loading"  # cutting: its load is being ended
     loaded_at: float = 0.0  # when it became ready; what it has served since then is measured from here
     last_used_at: float = 0.0
     waiting_at_load: int = 0  # how many waited for it when it became ready
@@ -54,7 +54,7 @@ class Resident:
     @property
     def is_leaving(self) -> bool:
         """It is on its way out, or will be."""
-        return self.suspect or self.phase == "unloading"
+        return self.suspect or self.phase in {"cutting", "unloading"}
 
     @property
     def serves(self) -> bool:
@@ -229,6 +229,11 @@ class Residency:
         return next((resident.model for resident in self.residents.values() if resident.phase == "loading"), None)
 
     @property
+    def cutting(self) -> str | None:
+        """The model whose load is being ended; None where no load is."""
+        return next((resident.model for resident in self.residents.values() if resident.phase == "cutting"), None)
+
+    @property
     def unloading(self) -> list[str]:
         """The models that the swap under way removes."""
         return [resident.model for resident in self.residents.values() if resident.phase == "unloading"]
@@ -251,6 +256,19 @@ class Residency:
             self.swap = None
         return swap
 
+    def begin_cut(self, model: str, now: float) -> None:
+        """The load under way is being ended: from now on its model is on its way out."""
+        self.residents[model].phase = "cutting"
+        if self.swap is not None:
+            self.swap.started_at = now
+
+    def load_cut(self, model: str, now: float) -> None:
+        """Nothing is left of the load that was cut; the memory is ready for the next decision."""
+        resident = self.residents.get(model)
+        if resident is not None and resident.phase == "cutting":
+            del self.residents[model]
+            self._cleared(now)
+
     def load_failed(self, model: str) -> Swap | None:
         """The model did not come. Returns the swap that ends with it."""
         if self.loading != model:
@@ -270,7 +288,8 @@ class Residency:
     def unloaded(self, model: str, now: float) -> None:
         """The model is gone; with the last one that had to go the memory is ready for the next decision."""
         resident = self.residents.get(model)
-        if resident is None or resident.phase == "loading" or (resident.phase == "ready" and resident.running):
+        is_coming = resident is not None and resident.phase in {"loading", "cutting"}
+        if resident is None or is_coming or (resident.phase == "ready" and resident.running):
             return
         del self.residents[model]
         if resident.phase == "unloading":

@@ -5,18 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
-from hearth.types import Band, Lane, Sequence
+from hearth.types import Band, Lane, Sequence, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
+MAX_CUT_FAILURES = 2
 Deadlines = list[tuple[float, Sequence]]  # a heap of (instant, item); what no longer applies is dropped when it comes up
+
+
+@value
+class ModelHold:
+    """A model stays in memory because an internal caller is likely to come back to it by `until`."""
+
+    model: str
+    caller: str
+    until: float
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """External work has the memory for a while; see `scheduling.sharing`."""
+
+    model: str
+    length_s: float  # from when its model is loaded
+    until: float | None = None  # None before that
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +74,14 @@ class State:
     cleared_for: tuple[str, SwapReason] | None = None
     # the policy holds the resident model until then, in the hope of more work for it; None while it does not
     held_until: float | None = None
+    hold: ModelHold | None = None  # what external work waits for, as of the last decision
+    turn: Turn | None = None  # the turn of external work that is under way
+    turn_ended_at: float = -inf  # by the clock of `unserved_s`, as `Entry.waits_since`
+    external_running: int = 0
+    external_run_s: float = 0.0  # in which external work ran, up to when the last of it ended
+    external_runs_since: float = 0.0  # where some runs
+    cuts_loads: bool = True  # the model server can end a load that is under way
+    cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
     installed: frozenset[str] | None = None  # what the model server has listed, in lower case; None before its first list
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
     next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
@@ -63,6 +91,21 @@ class State:
     def starts_nothing(self) -> bool:
         """Whatever is free: no model server answers, or what runs is to be the last here."""
         return self.down_since is not None or self.draining or self.handing_over
+
+    @property
+    def priced(self) -> bool:
+        """Internal work weighs what a swap costs; else it interrupts whatever is in its way."""
+        return self.settings.scheduling.preemption == "priced"
+
+    @property
+    def can_cut(self) -> bool:
+        """A load can be ended before its model is there, which leaves the memory free."""
+        return self.cuts_loads and self.priced and self.cut_failures < MAX_CUT_FAILURES
+
+    def unserved_s(self, now: float) -> float:
+        """A clock that stands still while external work runs: what an external request waits for then is not internal work."""
+        under_way_s = now - self.external_runs_since if self.external_running else 0.0
+        return now - self.external_run_s - under_way_s
 
     @property
     def running(self) -> list[Entry]:
@@ -189,6 +232,10 @@ class State:
         if resident is not None:
             resident.running.pop(entry.item.sequence, None)
             resident.last_used_at = now
+        if entry.external:
+            self.external_running -= 1
+            if not self.external_running:
+                self.external_run_s += now - self.external_runs_since
 
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
         """These wait no more and are done with; their callers are told why."""

@@ -69,6 +69,9 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
             return _load_failed(state, fact, now)
         case inputs.Unloaded(model=model):
             _unloaded(state, model, now)
+        case inputs.LoadCut(model=model, clean=clean):
+            state.cut_failures = 0 if clean else state.cut_failures + 1
+            state.residency.load_cut(model, now)
         case inputs.UnloadFailed(model=model):
             return _unload_failed(state, model, now)
         case inputs.Drifted(appeared=appeared, vanished=vanished):
@@ -82,6 +85,7 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
             state.down_since = now if state.down_since is None else state.down_since
         case inputs.BackendState():
             state.down_since = None
+            state.cut_failures = 0
             state.not_before.clear()
             state.failures.clear()
         case inputs.ModelsListed(names=names):
@@ -149,7 +153,7 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and not state.waiting.wants(item.model) and not state.runs_on(item.model):
             state.arrivals.came_back(item.caller, item.model, now)
-    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence))
+    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence), waits_since=state.unserved_s(now))
     state.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
@@ -212,7 +216,7 @@ def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
     state.release(entry, now)
     state.leave(entry)
     if state.arrivals.learns:
-        state.arrivals.ended(item.caller, model, now)
+        state.arrivals.ended(item.caller, model, now, item.band)
 
 
 def _failed(state: State, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
@@ -223,7 +227,7 @@ def _failed(state: State, entry: Entry, fact: inputs.Failed, now: float) -> list
     state.release(entry, now)
     if goes_on:
         entry.breaks += 1
-        _put_first(state, entry, fact.kept_tokens or 0)
+        _put_first(state, entry, fact.kept_tokens or 0, now)
         return [Requeue(sequence=entry.item.sequence, broke_off=True)]
     if entry.cancelled or fault == "fatal" or entry.forwarded or (entry.resends >= RESENDS and not is_down):
         state.leave(entry)
@@ -240,14 +244,15 @@ def _stopped(state: State, entry: Entry, kept_tokens: int, now: float) -> list[A
         state.leave(entry)
         return [] if entry.cancelled else [Fail(sequence=sequence, why="interrupted")]
     entry.interrupts += 1
-    _put_first(state, entry, kept_tokens)
+    _put_first(state, entry, kept_tokens, now)
     return [Requeue(sequence=sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
 
 
-def _put_first(state: State, entry: Entry, kept_tokens: int) -> None:
+def _put_first(state: State, entry: Entry, kept_tokens: int, now: float) -> None:
     """Let it wait before all others of its lane or, where it is internal, of its band."""
     state.interruptions += 1
     entry.kept_tokens = kept_tokens
+    entry.waits_since = state.unserved_s(now)
     entry.band = Band.INTERRUPTED if entry.external else entry.band
     entry.key = (-state.interruptions, *entry.key[1:])
     state.enqueue(entry)

@@ -24,6 +24,8 @@ Key = tuple[int, float, Sequence]
 BANDS = tuple(Band)  # most urgent first; a tuple, since going through an enumeration takes ten times as long
 
 
+EXTERNAL_BANDS = (Band.INTERRUPTED, Band.EXTERNAL)
+
 Place: TypeAlias = Literal["waiting", "running", "stopping"]
 """Where an accepted item is, until it leaves; `stopping`: it runs still, but a `Stop` is out."""
 
@@ -41,6 +43,8 @@ class Entry:
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
     lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
+    load_cut: bool = False  # the last load for it was cut before it had served anybody
+    waits_since: float = 0.0  # its arrival or its last interruption, by the clock of `State.unserved_s`
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
     breaks: int = 0  # attempts that a backend fault ended within a stream, which went on
     model: str | None = None  # what it runs on; None while it waits

@@ -21,7 +21,7 @@ from typing import Any
 from hearth.admission.limits import HOUR_S
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
-from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
+from hearth.events import ItemEnded, ItemQueued, LoadCut, SwapCompleted, SwapFailed
 from hearth.ports import HandlingSink
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
@@ -129,7 +129,7 @@ class InvocationLog(Table, HandlingSink):
     _swaps: int = 0
 
     def __post_init__(self) -> None:
-        swaps = dict.fromkeys((SwapCompleted, SwapFailed), self._on_swap)
+        swaps = dict.fromkeys((SwapCompleted, SwapFailed, LoadCut), self._on_swap)
         self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended, **swaps}
 
     def _on_queued(self, event: ItemQueued) -> None:
@@ -148,9 +148,16 @@ class InvocationLog(Table, HandlingSink):
 
         self.writer.post(failpoints.before_commit("log.invocation", insert))
 
-    def _on_swap(self, event: SwapCompleted | SwapFailed) -> None:
+    def _on_swap(self, event: SwapCompleted | SwapFailed | LoadCut) -> None:
         self._swaps += 1
-        ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
+        ended: tuple[float | None, bool | None, bool, str]
+        match event:
+            case SwapCompleted():
+                ended = (event.vram_mib, event.offloaded, False, "")
+            case SwapFailed():
+                ended = (None, None, True, event.reason)
+            case LoadCut():
+                ended = (None, None, True, "cut")
         row = (self._swaps, self._wall_s(event.at), json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
 
         def insert(connection: sqlite3.Connection) -> int:

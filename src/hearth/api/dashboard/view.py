@@ -67,6 +67,10 @@ def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
     if retry_at is not None and retry_at > now:
         return {"kind": "left_alone", "model": model, "until": retry_at}
     cost_s = state.estimates.swap_s(next(iter(residents), ""), model)
+    if state.turn is not None and entry.item.lane is Lane.INTERNAL:
+        return {"kind": "others_turn", "model": state.turn.model, "until": state.turn.until}
+    if state.hold is not None and entry.item.lane is Lane.EXTERNAL:
+        return {"kind": "held", "model": state.hold.model, "caller": state.hold.caller, "until": state.hold.until}
     return {"kind": "swap", "model": model, "cost_s": cost_s, "until": state.held_until}
 
 
@@ -75,7 +79,7 @@ def _of_resident(state: State, resident: Resident) -> JsonObject:
     if resident.phase == "loading":
         origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
         return {"kind": "load", "model": model, "since": since, "cost_s": state.estimates.swap_s(origin, model)}
-    if resident.phase == "unloading" or resident.suspect:
+    if resident.is_leaving:
         return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
     if resident.free_slots > 0:
         return {"kind": "turn"}
@@ -176,6 +180,8 @@ class View:
         swap, target = residency.swap, residency.loading
         if swap is None:
             return None
+        if residency.cutting is not None:
+            return {"cutting": residency.cutting, "since": self._wall(swap.started_at), "why": swap.why}
         if target is None:
             return {"unloading": sorted(residency.unloading), "since": self._wall(swap.started_at), "why": swap.why}
         return {

@@ -80,6 +80,10 @@ function reason(why, now) {
       return why.parallel > 1 ? `a slot of ${model} (${why.busy} of ${why.parallel} busy)` : `${model} to be free`;
     case "announced":
       return `the announced task ${why.task}, due at ${day(why.until, now)}`;
+    case "held":
+      return `${model} to be free: held for ${why.caller} for up to ${whole(Math.max(0, why.until - now))}`;
+    case "others_turn":
+      return why.until == null ? `the turn of ${model}, which is being loaded` : `the turn of ${model} to end, in ${whole(Math.max(0, why.until - now))}`;
     case "left_alone":
       return `${model}, which failed to load; next try in ${whole(why.until - now)}`;
     case "backend_down":

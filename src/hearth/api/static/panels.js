@@ -92,10 +92,10 @@ export function Running({ state, now, orders, ask, show, matches }) {
 
 function SwapRow({ swap, now }) {
   const passed = now - swap.since;
-  const names = { waiting: swap.to ? "a request waits for it" : "a request waits for another model", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again" };
-  const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.unloading.map(short).join(", ");
+  const names = { waiting: swap.to ? "a request waits for it" : "a request waits for another model", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again", turn: "turn of external requests" };
+  const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.cutting ? short(swap.cutting) : swap.unloading.map(short).join(", ");
   return html`<div class="run swapping">
-    <div class="run-head"><span class="badge swap">${swap.to ? "swap" : "unload"}</span><b>${what}</b>
+    <div class="run-head"><span class="badge swap">${swap.to ? "swap" : swap.cutting ? "load cut" : "unload"}</span><b>${what}</b>
       <span class="grow muted">${names[swap.why] ?? swap.why}</span><span class="number">${duration(passed)}${swap.cost_s ? ` of ~${duration(swap.cost_s)}` : ""}</span></div>
     <${Progress} part=${swap.cost_s ? passed / swap.cost_s : 0} className="swap" label=${`Swap, ${duration(passed)}`} />
   </div>`;
