@@ -438,9 +438,7 @@ def _tool_call(call: JsonValue) -> ToolCall:
 def _as_conversation(fields: JsonObject) -> JsonObject:
     """A prompt as the conversation that Ollama makes of it; where it is another one, the rendering shows that."""
     turns: list[JsonValue] = [
-        {"role": role, "content": text}
-        for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt")))
-        if text
+        {"role": role, "content": text} for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt"))) if text
     ]
     kept = {name: lookup(fields, name) for name in ("model", "options", "think", "shift")}
     return {**{name: one for name, one in kept.items() if one is not None}, "messages": turns}
