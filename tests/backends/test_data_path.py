@@ -139,6 +139,7 @@ NO_ANSWERS = [
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
     OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08",
     OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
     BEGUN + b"zz\r\n",
     WHOLE + b"more than was asked for",
 ]

@@ -12,6 +12,10 @@ from typing import cast
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
+from aiohttp.http_exceptions import HttpProcessingError
+
+MAX_UNREAD_HEADS = 16
+"""A server may say `100 Continue` as often as it likes, but parsing that without end would hold the loop."""
 
 
 class UsedConnection(aiohttp.ClientConnectionError):
@@ -58,6 +62,9 @@ class Connection(ResponseHandler):
             return
         self.began = self.began or bool(data)
         super().data_received(data)
+        if len(self) > MAX_UNREAD_HEADS and self.transport is not None:
+            self.set_exception(HttpProcessingError(message="too many answers"))
+            self.transport.abort()
         self._report_misframing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
