@@ -182,6 +182,17 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
         ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n", "RTX"),
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n", "GiB"),
         ({"gpu": CARD | {"readings": "off"}}, "GPU no model loaded", "RTX 3090"),
+        (
+            {"hold": {"model": "small", "caller": "voice", "ends_in_s": 4.0}},
+            "small is held for voice, for up to 4.0 s",
+            "turn of",
+        ),
+        (
+            {"turn": {"model": "big", "turn_s": 60.0, "ends_in_s": None}},
+            "turn of external requests on big, once it is loaded",
+            "is held",
+        ),
+        ({"turn": {"model": "big", "turn_s": 60.0, "ends_in_s": 42.0}}, "on big, for up to 42 s", "is held"),
         ({"latency": hour("internal", None, 1, 2.0)}, "internal: 1 request; waits 2.0 s (95 %: 20 s)", "requests"),
         ({"latency": hour("external", "coder:14b", 12, 5.0)}, "mode active", "last hour"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
@@ -165,6 +165,7 @@ def _facts(answer: Json) -> Table:
     if part(answer, "backend"):
         rows.append(("backend", _backend(part(answer, "backend"))))
     rows.append(("mode", text(answer, "mode") or "unknown"))
+    rows += [("sharing", line) for line in _sharing(answer)]
     rows += [("command", Text(line, style="yellow")) for line in commands_in_force(part(answer, "orders"))]
     completed = f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')} external completed"
     rows.append(("24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"))
@@ -178,6 +179,16 @@ def _facts(answer: Json) -> Table:
     for name, value in rows:
         table.add_row(Text(name, style="bold red" if value in refused else "bold"), value)
     return table
+
+
+def _sharing(answer: Json) -> Iterator[str]:
+    """For whom a model is held, and whose turn it is."""
+    if hold := part(answer, "hold"):
+        yield f"{text(hold, 'model')} is held for {text(hold, 'caller')}, for up to {duration(number(hold, 'ends_in_s'))}"
+    if turn := part(answer, "turn"):
+        ends_in_s = number(turn, "ends_in_s")
+        ends = "once it is loaded" if ends_in_s is None else f"for up to {duration(ends_in_s)}"
+        yield f"turn of external requests on {text(turn, 'model')}, {ends}"
 
 
 def loading_model(gpu: Json) -> str:
