@@ -20,6 +20,7 @@ from hearth.config.settings import StorageSettings
 from hearth.errors import StorageRefused, StorageUnavailable
 from hearth.events import StorageFailed, StorageRecovered, WalDamaged
 from hearth.storage.database import set_aside
+from hearth.storage.opening import lacks_space
 from hearth.storage.page_check import CHECK_INTERVAL_S, PageCheck
 from hearth.storage.store import Store
 from tests.storage.house import StoppedClock, ended, open_database, opened, written
@@ -92,6 +93,17 @@ def test_a_copy_of_a_damaged_log_that_finds_no_room_leaves_nothing(tmp_path):
             set_aside(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["hearth.db", "hearth.db-wal"]
+
+
+def test_a_copy_for_which_there_is_no_room_is_not_begun(tmp_path):
+    path = tmp_path / "hearth.db"
+    path.with_name("hearth.db-wal").write_bytes(b"log")
+    with path.open("wb") as file:
+        file.truncate(1 << 43)  # a hole of 8 TiB
+    with pytest.raises(OSError, match="no room for a copy of the damaged database") as refused:
+        set_aside(path)
+    assert lacks_space(refused.value)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["hearth.db", "hearth.db-wal"]
 
 

@@ -5,6 +5,7 @@ Once it is open, only the writer's thread may touch `connection`, `discard` and 
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import os
 import shutil
@@ -77,8 +78,13 @@ class Reserve:
         return True
 
     def _free_bytes(self) -> int:
-        disk = os.statvfs(self.path.parent)
-        return disk.f_bavail * disk.f_frsize
+        return free_bytes(self.path.parent)
+
+
+def free_bytes(directory: Path) -> int:
+    """What a process without privileges may still write to the disk. Raises OSError."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
 
 
 class Database:
@@ -299,6 +305,10 @@ def set_aside(path: Path) -> Path | None:
             break
         if filecmp.cmp(log, copied_log, shallow=False):
             return copy
+    needed_bytes = path.stat().st_size + log.stat().st_size
+    if free_bytes(path.parent) < needed_bytes:  # tried again and again, half a copy would be all that the disk does
+        text = f"no room for a copy of the damaged database ({needed_bytes / MIB:.0f} MiB)"
+        raise OSError(errno.ENOSPC, text, str(copy))
     draft = beside(copy, "-wal.new")
     try:
         _copy_bytes(path, copy)
