@@ -21,7 +21,7 @@ from tests.dashboard.test_browser import BUSY
 from tests.support.examples import EXAMPLES, needs_quiet
 from tests.worker.house import new_item
 
-UPDATES = 10
+UPDATES = 3 if EXAMPLES == 1 else 10
 FEW, MANY = 50, 1000
 """Who waits: more than are shown, and twenty times as many."""
 NO_DEARER = 1.5
