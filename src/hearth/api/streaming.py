@@ -113,8 +113,9 @@ class Relay:
     async def _end_with_error(self, last: bytes) -> None:
         """End a stream with these bytes, an error.
 
-        On Ollama's own routes the body is left without its last chunk, so that the server closes the connection: Open WebUI reads
-        over an error line there and shows an answer that is empty, but reports a connection that broke.
+        On Ollama's own routes the body is left without its last chunk, so that the server closes the
+        connection: Open WebUI reads over an error line there and shows an answer that is empty, but
+        reports a connection that broke.
         """
         if last:
             await self._request.answer.chunk(last)

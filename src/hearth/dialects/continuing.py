@@ -133,7 +133,8 @@ class Continuation:
         has_thought: there are thoughts before the text: their place in the prompt is seen only in a rendering with an answer.
         offers_tools: calls may follow the text, so that only `/api/chat` can be asked for the rest.
         thinks: the caller does not forbid thoughts.
-        prompt: as the model reads it, without an answer; its `prompt_tokens` None where they were not counted.
+        prompt: as the model reads it, without an answer.
+        prompt_tokens: those of the prompt, None where they were not counted.
         asked_from_before: something was asked for again, so that what comes may not fit.
         complete: the model server has said that this is all.
         usage: what the whole answer counts, once it has ended.
@@ -193,8 +194,10 @@ class Continuation:
         return {**fields, "messages": [*(messages if isinstance(messages, list) else []), {"role": "assistant", "content": text, **said}]}
 
     def relax_thinking(self) -> bool:
-        """Ask without a wish for thoughts from now on; False where that changes nothing. Ollama's Anthropic
-        layer drops the wish for a model that has none, its own routes refuse it."""
+        """Ask without a wish for thoughts from now on; False where that changes nothing.
+
+        Ollama's Anthropic layer drops the wish for a model that has none, its own routes refuse it.
+        """
         native = self._native
         if self._route.dialect != "anthropic" or not lookup(native.fields, "think"):
             return False
@@ -207,8 +210,11 @@ class Continuation:
         return self.has_thought or self._opened(plain) is not None
 
     def _opened(self, plain: str) -> str | None:
-        """What closes a thought that the template has opened and the model has closed at once: text was sent,
-        and no thought. None where it opens none, or where the model server does not tell thoughts from text."""
+        """What closes a thought that the template has opened and the model has closed at once: text was
+        sent, and no thought.
+
+        None where it opens none, or where the model server does not tell thoughts from text.
+        """
         found = _OPEN_THOUGHT.search(plain) if self._native.turns and not self.has_thought else None
         if found is None:
             return None
@@ -261,23 +267,28 @@ class Continuation:
         return int(limit) if isinstance(limit, int | float) and limit > 0 else None
 
     def counting(self, *, text: bool) -> BackendCall:
-        """Asks for one token, whose answer says how many the prompt has, or prompt and text so far. There is
-        no other way: a stream that is cut does not say what it counted, and no route of Ollama's splits a
-        text. It costs nothing but that token, since the rest reads the same prompt, which is in the cache then.
+        """Asks for one token: the answer says how many the prompt has, or prompt and text so far.
+
+        There is no other way: a stream that is cut does not say what it counted, and no route of
+        Ollama's splits a text. It costs nothing but that token, since the rest reads the same prompt,
+        which is in the cache then.
         """
         prompt = self._read if text else self.prompt
         options: JsonObject = {**_load_options(self._native.options), "num_predict": 1}
-        asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": prompt, "raw": True}
-        fields: JsonObject = {**asked, "stream": False, "truncate": False, "options": options, **self._shift()}
-        return BackendCall(method="POST", path=Endpoint.GENERATE.value, headers=self._headers, body=encode(fields))
+        fields = {**self._raw(prompt), "stream": False, "truncate": False, "options": options}
+        path, body = Endpoint.GENERATE.value, encode(fields)
+        return BackendCall(method="POST", path=path, headers=self._headers, body=body)
 
     def count(self, read_tokens: int | None) -> None:
         """Prompt and text so far have so many tokens."""
         self._known_tokens = self._tokens_of(read_tokens)
 
     def _tokens_of(self, read_tokens: int | None) -> int:
-        """Those of the text that is not asked for again. A count that cannot be right is none: no token is
-        shorter than a byte. A model may have said a text in more tokens than it is read in."""
+        """Those of the text that is not asked for again.
+
+        A count that cannot be right is none: no token is shorter than a byte. A model may have said
+        a text in more tokens than it is read in.
+        """
         least = self.tokens - self._begun.frames_with(len(self._missing))
         if read_tokens is None or self.prompt_tokens is None:
             return least
@@ -289,18 +300,24 @@ class Continuation:
 
     def ask(self) -> BackendCall:
         """Asks for the rest of the text."""
-        asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": self._read, "raw": True}
+        asked = self._raw(self._read)
         if self._native.chat is not None:
             kept = "".join(self._begun.texts).removesuffix(self._missing)
-            asked = self._answered(self._native.chat, kept, "thinking")
-        fields: JsonObject = {**asked, "stream": True, "truncate": False, "options": self._options(), **self._shift()}
+            asked = self._answered(self._native.chat, kept, "thinking") | self._shift()
+        fields = {**asked, "stream": True, "truncate": False, "options": self._options()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
         return BackendCall(method="POST", path=path.value, headers=self._headers, body=encode(fields))
+
+    def _raw(self, prompt: str) -> JsonObject:
+        """What has the model go on from a prompt as it is."""
+        model = lookup(self._native.fields, "model")
+        return {"model": model, "prompt": prompt, "raw": True, **self._shift()}
 
     def _shift(self) -> JsonObject:
         """With another value, the model would be loaded anew."""
         shift = lookup(self._native.fields, "shift")
-        return {"shift": shift} if shift is not None and self._native.path is not Endpoint.OPENAI_CHAT else {}
+        is_native = self._native.path is not Endpoint.OPENAI_CHAT
+        return {"shift": shift} if is_native and shift is not None else {}
 
     def rendering_of(self, ask: BackendCall) -> BackendCall | None:
         """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
@@ -402,8 +419,9 @@ class Continuation:
         return self._passed(b"".join(self._writer.end(done, wall_s)), self._begun.endings)
 
     def _counts(self) -> tuple[int, int]:
-        """Tokens of the whole answer and of the prompt; the end of an answer that ends by itself counts as one."""
-        read, said = count_in(self._last, "prompt_eval_count"), count_in(self._last, "eval_count") or 0
+        """Tokens of the whole answer and of the prompt; an end of its own counts as one."""
+        read = count_in(self._last, "prompt_eval_count")
+        said = count_in(self._last, "eval_count") or 0
         if not self.is_limited:
             self.count(read)
         output = self._known_tokens + said
@@ -436,7 +454,7 @@ def _tool_call(call: JsonValue) -> ToolCall:
 
 
 def _as_conversation(fields: JsonObject) -> JsonObject:
-    """A prompt as the conversation that Ollama makes of it; where it is another one, the rendering shows that."""
+    """A prompt as the conversation that Ollama makes of it; of another one, the rendering shows that."""
     turns: list[JsonValue] = [
         {"role": role, "content": text} for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt"))) if text
     ]

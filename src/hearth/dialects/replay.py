@@ -60,7 +60,8 @@ class Sent:
         """It ends with as many equal pieces as make Ollama end an answer."""
         said = deque[str](maxlen=_MOST_EQUAL)
         for frame in frames_in(self._route, b"".join(self._parts[-2 * _MOST_EQUAL :])):
-            said.extend(slot.text.strip() for slot in read(self._route, frame).slots if slot.text and slot.channel != ROLE)
+            slots = read(self._route, frame).slots
+            said.extend(slot.text.strip() for slot in slots if slot.text and slot.channel != ROLE)
         return len(said) == _MOST_EQUAL and len(set(said)) == 1
 
     @property

@@ -201,13 +201,19 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 
 def counted(route: Route, body: bytes, fields: JsonObject) -> tuple[bytes, JsonObject]:
-    """The body of a stream that reports its usage also where its caller does not ask for it, and its fields; both
-    as they are where nothing is to be added. `fields`: those that `read_request` has read."""
+    """The body of a stream that reports its usage also where its caller does not ask for it, and its
+    fields; both as they are where nothing is to be added.
+
+    Args:
+        fields: those that `read_request` has read.
+    """
     added = asking_for_usage(route, fields)
     if added is None:
         return body, fields
     asking = {**fields, **added}
-    return (_written(asking, body) if fields.keys() & added.keys() else _with_first(added, body)), asking
+    if fields.keys() & added.keys():
+        return _written(asking, body), asking
+    return _with_first(added, body), asking
 
 
 def _with_first(added: JsonObject, body: bytes) -> bytes:

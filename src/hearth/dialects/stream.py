@@ -44,7 +44,8 @@ class Ending:
 
     Attributes:
         complete: of a stream, the dialect's own terminator was the last thing that came.
-        reported_error: an error in the dialect's own form was; `error` is what it says, where it is a text.
+        reported_error: an error in the dialect's own form was.
+        error: what it says, where that is a text.
         died: it looks as it does where the process of the model ends within a stream.
         usage: what it reports of itself; all None where it reports nothing.
     """
@@ -57,12 +58,15 @@ class Ending:
 
 
 def says_that_it_died(route: Route, said: JsonObject) -> bool:
-    """This frame is what Ollama sends where the process of the model ends within a stream. Its Anthropic and
-    Responses streams end without a word then. Source: recordings (`midstream_kill_*`)."""
+    """This frame is what Ollama sends where the process of the model ends within a stream.
+
+    Its Anthropic and Responses streams end without a word then. Source: recordings
+    (`midstream_kill_*`).
+    """
     if route.dialect == "ollama":
         error = said.get("error")
         return isinstance(error, str) and runner_died(error)
-    return route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS) and said.get("model") == ""
+    return route.path in _DEATH_MARKS and said.get("model") == ""
 
 
 _DEATH_MARKS = {
@@ -75,8 +79,9 @@ _DEATH_MARKS = {
 
 
 class DeathNotice:
-    """Holds back the frame by which a death is told, so that the caller can be sent the rest of the answer in
-    its place. What is followed by anything is none. Chunks have to end with whole frames."""
+    """Holds back the frame by which a death is told, so that the caller can be sent the rest of the
+    answer in its place. What is followed by anything is none. Chunks have to end with whole frames.
+    """
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -118,7 +123,8 @@ class StreamTail:
         said = _object(last)
         kind, error = said.get("type"), said.get("error")
         usages = (_usage(self._route, _object(frame)) for frame in frames)
-        complete, reported_error = self._is_terminator(last, said), bool(error) or kind in ("error", "response.failed")
+        complete = self._is_terminator(last, said)
+        reported_error = bool(error) or kind in ("error", "response.failed")
         says_nothing = self._route.path not in _DEATH_MARKS and not (complete or reported_error)
         return Ending(
             complete=complete,

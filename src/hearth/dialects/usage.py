@@ -1,7 +1,8 @@
-"""The usage of an OpenAI stream whose caller does not ask for it: asked for, counted, and not shown.
+"""The usage of an OpenAI stream whose caller does not ask for it: asked for, counted, not shown.
 
-Without `stream_options.include_usage` Ollama says nothing of tokens, and OpenAI's libraries do not send that
-unless they are told to. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`, `middleware/openai.go`.
+Without `stream_options.include_usage` Ollama says nothing of tokens, and OpenAI's libraries do not
+send that unless they are told to. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`,
+`middleware/openai.go`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _MOST_HELD_BYTES = 1024 * 1024
 
 
 def asking_for_usage(route: Route, fields: JsonObject) -> JsonObject | None:
-    """What makes the stream of a request report its usage: the field that is to be added, or to replace one.
+    """What makes the stream of a request report its usage: the field to add, or to replace one.
 
     Returns:
-        None where its caller asks for the usage, where it always comes, or where Ollama refuses the field.
+        None where its caller asks for it, where it always comes, or where Ollama refuses the field.
     """
     given = fields.get(_OPTIONS)
     if route.path not in _ROUTES or not isinstance(given, dict | None):
@@ -30,13 +31,15 @@ def asking_for_usage(route: Route, fields: JsonObject) -> JsonObject | None:
     asked = None if given is None else lookup(given, _FLAG)
     if asked is True or not isinstance(asked, bool | None):
         return None
-    kept = {} if given is None else {name: one for name, one in folded(given).items() if name != _FLAG}
-    return {_OPTIONS: {**kept, _FLAG: True}}
+    others = {} if given is None else folded(given)
+    return {_OPTIONS: {**others, _FLAG: True}}
 
 
 class HiddenUsage:
-    """Takes the usage out of a stream again. What is left has the bytes and the chunks that it would have had
-    without it."""
+    """Takes the usage out of a stream again.
+
+    What is left has the bytes and the chunks that it would have had without it.
+    """
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -53,7 +56,10 @@ class HiddenUsage:
         if _USAGE not in whole:
             return whole
         whole = whole.replace(_NO_TOKENS, b"}\n\n")
-        return b"".join(map(self._shown, WholeFrames(self._route).split(whole))) if _USAGE in whole else whole
+        if _USAGE not in whole:
+            return whole
+        frames = WholeFrames(self._route).split(whole)
+        return b"".join(map(self._shown, frames))
 
     def rest(self) -> bytes:
         """What is held back: the beginning of a frame."""
@@ -65,4 +71,5 @@ class HiddenUsage:
             return raw
         if not frame.fields.get("choices"):
             return b""
-        return frame.saying({name: one for name, one in frame.fields.items() if name != "usage"}).raw
+        kept = {name: one for name, one in frame.fields.items() if name != "usage"}
+        return frame.saying(kept).raw

@@ -168,7 +168,7 @@ def _bounded(pieces: list[Text], wish: Wish) -> Generation:
 
 
 def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
-    """The tokens of each piece: one, and one for the tag before it that begins the thoughts or ends them."""
+    """The tokens of each piece: one, and one for the tag before it that begins or ends the thoughts."""
     thinking = False
     for piece in pieces:
         yield 1 + (piece.thinking is not thinking)
@@ -176,8 +176,11 @@ def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
 
 
 def held_back(pieces: Sequence[Text], stops: Sequence[str], reason: str | None) -> Iterator[tuple[Text, int]]:
-    """The pieces as llama.cpp sends them, and the number of the token with which each is sent: what may be the
-    beginning of a stop string waits for what follows, at the end for the token that ends the reply."""
+    """The pieces as llama.cpp sends them, and the number of the token with which each is sent.
+
+    What may be the beginning of a stop string waits for what follows, at the end for the token that
+    ends the reply.
+    """
     pending = ""
     for place, piece in enumerate(pieces, start=1):
         pending += piece.text

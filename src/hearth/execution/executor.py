@@ -336,16 +336,22 @@ class Executor:
         return work.sent.frames
 
     def _kept_tokens(self, work: ActiveRequest) -> int | None:
-        """The attempt broke off. Tokens of which its caller has the text where its stream can go on, else None: nothing was passed on,
-        which can be done again, or the model server would break it off again."""
-        is_fault = isinstance(work.error, BackendGone | BackendTimeout) and not isinstance(work.error, AnswerCut)
-        if not (is_fault and work.forwarded and work.outcome is None and work.sent is not None and work.sent.replayable):
+        """The attempt broke off: tokens of which its caller has the text where its stream can go on.
+
+        Else None: nothing was passed on, which can be done again, or the model server would break it
+        off again.
+        """
+        error, sent = work.error, work.sent
+        if not isinstance(error, BackendGone | BackendTimeout) or isinstance(error, AnswerCut):
             return None
-        can_resume, work.rest = self._can_resume(work), None
+        if not work.forwarded or work.outcome is not None or sent is None or not sent.replayable:
+            return None
+        can_resume = self._can_resume(work)
+        work.rest = None
         if not can_resume:
             return None
         work.spend(self._runtime.clock.monotonic())
-        return work.sent.frames
+        return sent.frames
 
     def _can_resume(self, work: ActiveRequest) -> bool:
         ways = self._ways(work)

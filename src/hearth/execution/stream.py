@@ -125,7 +125,8 @@ class AnswerStream:
         """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
 
         Raises:
-            RunnerDied: the process of the model ended within the answer. AnswerCut: truncated in an orderly way.
+            RunnerDied: the process of the model ended within the answer.
+            AnswerCut: truncated in an orderly way.
             BackendGone: the connection broke.
             CallerGone: the caller has stopped reading.
         """
@@ -218,11 +219,17 @@ class AnswerStream:
 
     @staticmethod
     def _check(work: ActiveRequest, ending: Ending) -> None:
-        """Raises AnswerCut, RunnerDied. An error that the model server reports may be the end of an answer, too;
-        but not that the model has died, where its caller has not been sent that and can be sent the rest."""
-        if ending.complete or (ending.reported_error and not (ending.died and work.sent is not None)):
+        """Raises AnswerCut, RunnerDied.
+
+        An error that the model server reports may be the end of an answer, too; but not that the
+        model has died, where its caller has not been sent that and can be sent the rest.
+        """
+        sent = work.sent
+        was_held_back = ending.died and sent is not None
+        if ending.complete or (ending.reported_error and not was_held_back):
             return
-        if not ending.died or (not ending.error and work.sent is not None and work.sent.repeats_itself):
+        says_nothing = ending.died and not ending.error
+        if not ending.died or (says_nothing and sent is not None and sent.repeats_itself):
             raise AnswerCut
         raise RunnerDied(ending.error or None)
 

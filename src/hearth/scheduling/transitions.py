@@ -220,9 +220,13 @@ def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
 
 
 def _failed(state: State, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
-    resident, is_down, fault = state.residency.residents.get(entry.model or ""), state.down_since is not None, fact.fault
-    goes_on = fact.kept_tokens is not None and entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
-    if resident is not None and (fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)):
+    resident = state.residency.residents.get(entry.model or "")
+    is_down = state.down_since is not None
+    fault = fact.fault
+    may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
+    goes_on = may_go_on and fact.kept_tokens is not None
+    is_suspect = fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)
+    if resident is not None and is_suspect:
         resident.suspect = True
     state.release(entry, now)
     if goes_on:
