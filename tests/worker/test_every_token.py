@@ -40,6 +40,7 @@ from tests.worker.house import body_of, new_item, settings_with
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
 MODEL, OTHER = "m", "b"
 TOKENS = 12
+LOAD_S, UNLOAD_S = 20.0, 0.1
 TURNS = [{"role": "user", "content": "hello"}]
 BEFORE = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "me"}, *TURNS]
 Break = Literal["same model", "other model", "death"]
@@ -50,7 +51,9 @@ Way = Literal["continued", "replayed"]
 def profile(name: str, *more: str) -> EmulatedModel:
     """Reads a prompt at once, says a token a second; a swap takes so long that who waits for it is sent signs of life."""
     capabilities = ("completion", "tools", *more)
-    return EmulatedModel(name=name, decode_tokens_per_s=1.0, prompt_tokens_per_s=1e6, load_s=20.0, unload_s=0.1, capabilities=capabilities)
+    return EmulatedModel(
+        name=name, decode_tokens_per_s=1.0, prompt_tokens_per_s=1e6, load_s=LOAD_S, unload_s=UNLOAD_S, capabilities=capabilities
+    )
 
 
 @dataclass
@@ -262,7 +265,12 @@ def saying_something_else(path: str) -> Any:
 
 
 AT_ONCE = settings_with(
-    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, "preempt_finish_bound_s": 1000.0},
+    scheduling={
+        "policy": "affinity",  # which waits for nobody to come back
+        "preempt_min_remaining_s": 0.0,
+        "preempt_restart_bound_s": 0.0,
+        "preempt_finish_bound_s": 1000.0,
+    },
     queue={"max_interrupt_count": 9},
 )
 
@@ -281,10 +289,12 @@ async def _everywhere(name: str, path: str, way: Way, rng: Random) -> int:
         for place in places:
             if way == "continued":
                 home.ollama.altered = saying_something_else(path)
-            breaks: list[tuple[float, Break]] = [(place + 0.5, rng.choice(BREAKS))]
+            is_cold = rng.random() < 0.3  # then signs of life come before its first token
+            at_s = place + 0.5 + (LOAD_S + UNLOAD_S if is_cold else 0.0)
+            breaks: list[tuple[float, Break]] = [(at_s, rng.choice(BREAKS))]
             if rng.random() < 0.3:
-                breaks.append((place + 0.5 + rng.uniform(1.0, 12.0), rng.choice(BREAKS)))
-            await home.urgent(MODEL)  # it is in memory
+                breaks.append((at_s + rng.uniform(1.0, 12.0), rng.choice(BREAKS)))
+            await home.urgent(OTHER if is_cold else MODEL)
             broken = await broken_into(home, path, body, asked.agent, breaks)
             assert broken == whole, (name, path, way, breaks)
         assert home.events.of(ItemDiverged) == []

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, StreamDiverged
+from hearth.errors import BackendGone, BackendUnreachable, CallerGone, HearthError, ShuttingDown, StreamDiverged
 from hearth.events import ItemBrokenOff, ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
@@ -403,6 +403,25 @@ async def test_a_stream_goes_on_when_a_model_server_that_died_is_back():
         house.ollama.come_up()
         said, error = await listening
         assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
+
+
+@for_each("leaves", [False, True])
+@in_virtual_time
+async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller(leaves: bool):
+    async with house_of(Model(WORDS * 2)) as house:
+        ticket = streaming(house)
+        listening = asyncio.ensure_future(heard(ticket))
+        await sleep_until(5.5)
+        house.ollama.go_down()
+        await sleep_until(6.0)
+        if leaves:
+            house.worker.cancel(ticket.sequence)
+        else:
+            await house.worker.stop(0.0)
+        _, error = await listening
+        assert isinstance(error, CallerGone if leaves else ShuttingDown)
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, len(house.events.of(ItemBrokenOff))) == (Outcome.CANCELLED, 1)
 
 
 @for_each("wedged", [False, True])
