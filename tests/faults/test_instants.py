@@ -85,7 +85,11 @@ def test_a_jump_of_the_wall_clock_a_reload_and_a_look_at_any_instant_change_noth
 
 
 FIRST_MINUTE = settings_with(
-    scheduling={"active_hours": (Window(start_minute=0, end_minute=1),), "preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}
+    scheduling={
+        "active_hours": (Window(start_minute=0, end_minute=1),),
+        "preemption": "at_once",
+        "preempt_min_remaining_s": 0.0,
+    }
 )
 
 

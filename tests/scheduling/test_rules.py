@@ -272,6 +272,19 @@ a turn under way is not cut
 no turn begins before an announced task
   asks 5 4; ext b -> hold a for assistant; at 25; asks 14 4; task brief 120; at 92; asks 3 4; at
   +4
+a pause ends a turn
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  int a critical; pause -> turn b is over; unloaded -> load a
+a turn whose model can no longer come is over
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; int a critical; load_failed permanent -> fail 6 load_failed, turn b is over, load a
+new settings that know no turns end one
+  asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  settings policy=adaptive preemption=at_once -> turn b is over
+a hold lasts until the caller is late, whatever is decided meanwhile
+  asks 5 4; ext b -> hold a for assistant; at 25.1; ext c; at 25.4; at 25.5 -> unload a
+a load that an internal request for any model waits for is not cut [|]
+  int any critical -> load a; int b critical; loaded -> start 1 on a
 a load for others is cut for internal work, and not twice in a row for one request
   ext b -> unload a; unloaded -> load b; at 5; int a critical -> cut b; load_cut -> load a; at 15;
   loaded -> start 2 on a; at 16; end 2 -> hold a for test; at 36 -> unload a; unloaded -> load b;

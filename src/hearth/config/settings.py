@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
@@ -139,6 +140,10 @@ class CallerLimits(Section):
     """Maximum CPU seconds in any 60 that Hearth spends on reading the bodies of requests. Unset: see `rate_limits.default`."""
 
 
+def _first(limits: Iterable[float | None]) -> float:
+    return next(limit for limit in limits if limit is not None)
+
+
 _UNSET = CallerLimits()
 _WITH_KEYS = CallerLimits(
     requests_per_minute=120,
@@ -162,21 +167,22 @@ class RateLimitSettings(Section):
 
     def of_caller(self, caller: str, kind: Counted = "requests") -> tuple[int, int]:
         """Requests, or embedding calls, per minute and hour."""
-        return int(self._limit(caller, f"{kind}_per_minute")), int(self._limit(caller, f"{kind}_per_hour"))
+        chain = self._chain(caller)
+        if kind == "requests":
+            return int(_first(each.requests_per_minute for each in chain)), int(_first(each.requests_per_hour for each in chain))
+        return int(_first(each.embeddings_per_minute for each in chain)), int(_first(each.embeddings_per_hour for each in chain))
 
     def reading_s(self, caller: str) -> float:
         """Seconds per minute that reading this caller's bodies may take."""
-        return self._limit(caller, "reading_s_per_minute")
+        return _first(each.reading_s_per_minute for each in self._chain(caller))
 
-    def _limit(self, caller: str, field: str) -> float:
-        """The caller's own, else the owner's default, else ours."""
-        chain = (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
-        limits: list[float | None] = [getattr(each, field) for each in chain]
-        return next(limit for limit in limits if limit is not None)
+    def _chain(self, caller: str) -> tuple[CallerLimits, ...]:
+        """The caller's own, then the owner's default, then ours."""
+        return (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
 
     def default_of(self, field: str) -> float:
         """A limit of callers who have none of their own."""
-        return self._limit("", field)
+        return _first(getattr(each, field) for each in self._chain(""))
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""

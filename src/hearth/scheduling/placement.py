@@ -92,7 +92,8 @@ class Placement:
         pinned = state.pinned
         if state.priced:
             self._take_turn()
-        else:
+        elif state.turn is not None:
+            self._actions.append(NoteTurn(model=state.turn.model, turn_s=None))
             state.turn = None
         for band, lines in zip(BANDS, state.waiting.lines, strict=True):
             if band is _INTERRUPTED and pinned is not None:
@@ -148,7 +149,7 @@ class Placement:
     def _cut(self, model: str) -> None:
         """End the load under way, which only external work has asked for; never twice in a row for the same request."""
         state, swap = self._state, self._state.residency.swap
-        waiting = state.waiting.entries(model)
+        waiting = [*state.waiting.entries(model), *state.waiting.entries(None)]
         if not state.can_cut or swap is None or swap.why == "owner":
             return
         if any(entry.load_cut or not entry.external for entry in waiting):
@@ -292,6 +293,9 @@ class Placement:
             until = self._held_for_internal(band, choice)
             if until is None:
                 return choice, "waiting" if overdue is None else "overdue"
+            served = first(candidates.served)
+            if served is not None:
+                return served, "waiting"
             choice = until
         self._hold(band, choice)
         return None, "waiting"

@@ -12,8 +12,9 @@ has the same numbers and what they were measured to do.
    three gaps, h is the trip.
 2. Turn. An external request that has waited P = (trip + S) (1 - q) / q, where S = min(8 trip, 60 s),
    gets a turn. P counts from its arrival, its interruption or the end of the last turn, whichever
-   is the latest, without the time in which external work runs. The turn begins early, at the end of an internal answer, where P would pass
-   before half of the assistant's gaps.
+   is the latest, without the time in which external work runs. The turn begins early, at the end
+   of an internal answer, where P would pass before half of the assistant's gaps, and up to P later
+   while internal work runs on what has to go.
 3. In a turn nothing internal evicts the turn's model for S from the moment it is loaded. The turn
    ends when no work is left for its model; an external caller who usually returns within 3 s is
    waited for.
@@ -105,7 +106,8 @@ def hold_s(habit: Habit, quiet_s: float, trip: Trip, waiting: int, can_cut: bool
     if len(habit.gaps) < MIN_GAPS:
         return trip.whole_s
     # Of the gaps seen, those that can still come true; each is as likely as any other.
-    rests_s = [gap - quiet_s for gap in habit.gaps if LATE * gap + LATE_S > quiet_s]
+    latest_s = {gap: LATE * gap + LATE_S - quiet_s for gap in habit.gaps}
+    rests_s = [max(gap - quiet_s, left_s / 2) for gap, left_s in latest_s.items() if left_s > 0]
     if not rests_s:
         return 0.0
     weight = WEIGHTS[habit.band]
@@ -114,8 +116,8 @@ def hold_s(habit: Habit, quiet_s: float, trip: Trip, waiting: int, can_cut: bool
     def loss(hold: float) -> float:
         return sum(_loss(rest, hold, trip, OTHERS_WEIGHT * waiting, weight, can_cut) for rest in rests_s)
 
-    holds = [LATE * rest + LATE_S for rest in rests_s]
-    return quiet_s + min([0.0, *[hold for hold in holds if hold <= longest_s]], key=loss)
+    holds = [left_s for left_s in latest_s.values() if 0 < left_s <= longest_s]
+    return quiet_s + min([0.0, *holds], key=loss)
 
 
 def _loss(rest_s: float, hold_s: float, trip: Trip, others: float, weight: float, can_cut: bool) -> float:  # noqa: FBT001
@@ -170,6 +172,9 @@ def _next_turn(state: State, now: float) -> Turn | None:
     due = min(_dues(state, now), key=lambda due: due.at, default=None)
     if due is None or not _may_begin(state, due.model):
         return None
+    if any(_runs_internal(state, name) for name in due.evicts if name != due.model):
+        # What runs is waited for, and with several slots that may go on for ever: then it is drained.
+        due = due._replace(at=due.at + due.period_s)
     if not _is_kept_by_work(state, due):
         hold = hold_for(state, due.model, due.evicts, now)
         if hold is None:
@@ -189,13 +194,14 @@ class _Due(NamedTuple):
     model: str
     evicts: tuple[str, ...]
     length_s: float
+    period_s: float
 
 
 def _dues(state: State, now: float) -> Iterator[_Due]:
     """Of the requests that have waited longest: with a hundred models, all would be too many."""
     residency = state.residency
     share = state.settings.scheduling.others_share
-    evictions = Evictions(residency, () if state.pinned is None else (state.pinned,))
+    evictions = _evictions(state)
     heads = [line[0] for lines in _external_lines(state) for line in lines.values()]
     for head in sorted(heads, key=_WAITS_SINCE)[:MOST_DUES]:
         model = head.item.model
@@ -207,7 +213,12 @@ def _dues(state: State, now: float) -> Iterator[_Due]:
             continue
         trip = max([trip_between(state, name, model) for name in evicts], key=lambda trip: trip.whole_s)
         waits_since = max(head.waits_since, state.turn_ended_at)
-        yield _Due(waits_since + trip.period_s(share), model, evicts, trip.turn_s)
+        period_s = trip.period_s(share)
+        yield _Due(waits_since + period_s, model, evicts, trip.turn_s, period_s)
+
+
+def _evictions(state: State) -> Evictions:
+    return Evictions(state.residency, () if state.pinned is None else (state.pinned,))
 
 
 def _may_begin(state: State, model: str) -> bool:
@@ -227,8 +238,11 @@ def _is_kept_by_work(state: State, due: _Due) -> bool:
 
 
 def _has_internal_work(state: State, model: str) -> bool:
-    running = state.residency.residents[model].running.values()
-    return state.waiting.up_to(Band.BACKGROUND, model) > 0 or any(not entry.external for entry in running)
+    return state.waiting.up_to(Band.BACKGROUND, model) > 0 or _runs_internal(state, model)
+
+
+def _runs_internal(state: State, model: str) -> bool:
+    return any(not entry.external for entry in state.residency.residents[model].running.values())
 
 
 def _median_gap_s(state: State, model: str) -> float:
@@ -239,15 +253,18 @@ def _median_gap_s(state: State, model: str) -> float:
 
 def _is_over(state: State, turn: Turn, now: float) -> bool:
     """Asks to be woken when the turn is over."""
+    if state.paused:
+        return True
     resident = state.residency.residents.get(turn.model)
     is_waited_for = any(turn.model in lines for lines in _external_lines(state))
-    if resident is None or resident.phase != "ready":
+    if resident is None:
+        return not is_waited_for or _evictions(state).find(turn.model) is None
+    if resident.phase != "ready":
         return not is_waited_for
     if turn.until is None:
         turn.until = now + turn.length_s
-        # Not beyond an announced internal task, for which external work is held back anyway.
-        turn.until = min([turn.until, *[at for at, _ in state.announced if at > now]])
-    until = turn.until
+    # Not beyond an announced internal task, for which external work is held back anyway.
+    turn.until = until = min([turn.until, *[at for at, _ in state.announced if at > now]])
     if not is_waited_for and not resident.running:
         until = min(until, _linger_until(state, turn.model, now))
     if now < until:

@@ -338,6 +338,8 @@ def _replaced(state: State, learned: Mapping[str, Any] | None) -> None:
     _learn_arrivals_anew(state)
     state.installed = None
     state.cleared_for = state.held_until = state.preloaded_at = None
+    state.turn = state.hold = None
+    state.cut_failures = 0
     state.home_failures = 0
     state.not_before.clear()
     state.failures.clear()
