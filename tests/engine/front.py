@@ -6,6 +6,7 @@ its call to the engine with it. Source of the shapes: Ollama's `docs/api.md`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,7 @@ import aiohttp
 from aiohttp import web
 
 MODEL = "tiny:latest"
+BETWEEN_LOOKS_S = 2.5
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "content-length"})
 _AT = "2026-11-01T00:00:00Z"
@@ -67,8 +69,11 @@ class Front:
     async def written_until_idle(self) -> int:
         """The same, as it was last seen before the engine came to rest."""
         last = 0
+        # Each look at `/slots` puts off the engine's own look for a caller who has left, a second after the last.
+        await asyncio.sleep(BETWEEN_LOOKS_S)
         while (written := await self.written()) is not None:
             last = written
+            await asyncio.sleep(BETWEEN_LOOKS_S)
         return last
 
     async def _ps(self, _: web.Request) -> web.Response:
