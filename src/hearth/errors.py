@@ -127,7 +127,11 @@ BackendBusy = _kind("BackendBusy", BackendError, 503, "The model server is busy.
 FirstByteTimeout = _kind("FirstByteTimeout", BackendTimeout, 504, "The model server accepted the request but sent nothing.")
 StreamDiverged = _kind("StreamDiverged", BackendError, 502, "The interrupted answer could not be resumed.")
 SwapTimedOut = _kind(
-    "SwapTimedOut", SwapFailed, 503, "The model's load showed no progress for `gpu.swap_timeout_s`.", reason="swap_timeout"
+    "SwapTimedOut",
+    SwapFailed,
+    503,
+    "The model's load showed no progress for `gpu.swap_timeout_s`, or went on for ten times that.",
+    reason="swap_timeout",
 )
 NeverFits = _kind("NeverFits", BackendError, 503, "The model needs more GPU memory than there is.", retryable=False)
 

@@ -128,10 +128,13 @@ async def seen_in_main_memory(house: House, grown_mib: Callable[[float], float])
 
 
 @for_each("seen", [seen_on_the_card, seen_in_main_memory])
-@for_each(("load_s", "grows_s", "ends_at"), [(34.0, 40.0, 34.0), (60.0, 20.0, 30.0), (200.0, 200.0, 100.0)])
+@for_each(
+    ("load_s", "grows_s", "ends_at", "says"),
+    [(34.0, 40.0, 34.0, ""), (60.0, 20.0, 30.0, "no progress for 10 s"), (200.0, 200.0, 100.0, "10 times the 10 s")],
+)
 @in_virtual_time
 async def test_a_load_that_shows_progress_is_given_up_once_it_shows_none_or_took_ten_times_as_long(
-    seen: Callable[[House, Callable[[float], float]], Coroutine[Any, Any, None]], load_s: float, grows_s: float, ends_at: float
+    seen: Callable[[House, Callable[[float], float]], Coroutine[Any, Any, None]], load_s: float, grows_s: float, ends_at: float, says: str
 ):
     """Memory grows for a while, after 9 GiB were given back. A load without progress has 10 s."""
     async with House(FakeModel(name="a", load_s=load_s), settings=SHORT_SWAPS) as house:
@@ -140,7 +143,14 @@ async def test_a_load_that_shows_progress_is_given_up_once_it_shows_none_or_took
         watching.cancel()
         assert house.now == ends_at
         await house.ollama.settled()
-        assert text_of(said) == FULL_TEXT if ends_at == load_s else isinstance(error, SwapTimedOut)
+        if not says:
+            assert text_of(said) == FULL_TEXT
+            return
+        assert isinstance(error, SwapTimedOut)
+        assert says in error.message
+        assert ("no progress" in error.message) is (ends_at < 100.0), "progress was seen to the end"
+        assert f"within {ends_at:g} s" in error.message
+        assert "gpu.swap_timeout_s" in error.message
 
 
 @in_house(FakeModel(name="a", load_s=8.0), "b", settings=SHORT_SWAPS)

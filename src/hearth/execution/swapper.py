@@ -58,12 +58,15 @@ class Growth:
         return grown
 
 
-def _late(model: str, took_s: float, patience_s: float, setting_s: float) -> str:
-    longer = "" if patience_s == setting_s else ", twice its longest load so far,"
-    return (
-        f"model '{model}' did not load within {took_s:g} s and showed no progress for {patience_s:g} s{longer} "
-        f"so it was given up: if it needs more, raise gpu.swap_timeout_s ({setting_s:g} s)"
+def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, grew: bool) -> str:
+    """Why a load was given up: it showed no progress for `patience_s`, or it still `grew` when the most that any load gets was over."""
+    since = "" if patience_s == setting_s else ", twice its longest load so far"
+    seen = (
+        f"though its memory still grew: that is {MOST_TIMES:g} times the {patience_s:g} s{since} that a load may take without progress"
+        if grew
+        else f"and showed no progress for {patience_s:g} s{since}"
     )
+    return f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise gpu.swap_timeout_s ({setting_s:g} s)"
 
 
 class Swapper:
@@ -153,9 +156,11 @@ class Swapper:
         longest_s = self._runtime.state.estimates.longest_s_to(model)
         while not load.done():
             patience_s = max(self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s)
-            until = min(shown_at + patience_s, began_at + MOST_TIMES * patience_s)
+            quiet_until = shown_at + patience_s
+            until = min(quiet_until, began_at + MOST_TIMES * patience_s)
             if loop.time() >= until:
-                raise SwapTimedOut(_late(model, loop.time() - began_at, patience_s, self._runtime.settings.gpu.swap_timeout_s))
+                setting_s, grew = self._runtime.settings.gpu.swap_timeout_s, until < quiet_until
+                raise SwapTimedOut(_late(model, loop.time() - began_at, patience_s, setting_s, grew=grew))
             await asyncio.wait((load,), timeout=min(LOOK_S, until - loop.time()))
             if growth.seen(self._runtime.tracker.memory_used_mib, await self._control.memory_mib()):
                 shown_at = loop.time()
