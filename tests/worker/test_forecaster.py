@@ -43,6 +43,27 @@ def test_four_hundred_lines_that_are_asked_for_at_once_are_not_looked_at_one_by_
     assert 1 <= looks(forecaster, items, crowd.now + 100.0) <= most, "what was left over is not saved up"
 
 
+def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
+    crowd = Crowd(MODELS, policy="adaptive")
+    forecaster, later = Forecaster(crowd.state), crowd.now + FRESH_S
+    known = forecaster.starts(crowd.now)
+    looks(forecaster, newcomers(crowd), later)
+    assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later)) < FORECAST_CALLS
+    assert forecaster.starts(later) == {sequence: max(0.0, wait_s - FRESH_S) for sequence, wait_s in known.items()}
+    assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later + FRESH_S)) > FORECAST_CALLS
+
+
+def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
+    crowd = Crowd(MODELS, policy="adaptive")
+    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    looks(forecaster, items, crowd.now)
+    ahead = crowd.state.waiting.ahead_of(items[-1].band)
+    pace_s = (forecaster.wait_s(items[-1], 0, crowd.now) or 0.0) / ahead
+    assert forecaster.starts(crowd.now) == {}
+    assert forecaster.first_start_s(Lane.EXTERNAL, crowd.now) == pytest.approx(max(1.0, pace_s))
+    assert pace_s > 1.0
+
+
 def test_where_no_more_may_be_spent_a_newcomer_gets_the_mean_pace_of_those_before():
     crowd = Crowd(MODELS, policy="adaptive")
     items, forecaster = newcomers(crowd), Forecaster(crowd.state)

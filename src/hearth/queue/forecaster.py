@@ -58,8 +58,8 @@ class Forecaster:
         if not arriving and slot_is_free(self._state, item):
             return 0.0
         following = next((entry for entry in behind if entry.item.model == item.model), None)
-        if following is not None:
-            return self.starts(now).get(following.item.sequence)
+        if following is not None and (starts_s := self.starts(now).get(following.item.sequence)) is not None:
+            return starts_s
         reading = self._readings.get((item.band, item.model))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
             return self._look(item, arriving, now)
@@ -96,9 +96,16 @@ class Forecaster:
         return found.starts
 
     def starts(self, now: float) -> Mapping[Sequence, float]:
-        """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""
-        if now - self._starts_at >= FRESH_S:
-            self._starts, self._starts_at = self._run(now), now
+        """Expected seconds until the start of each waiting item; up to `FRESH_S` old.
+
+        Where no more work may be spent it is what was known before, less the time since, and whoever came after that is missing.
+        """
+        age_s = now - self._starts_at
+        if age_s < FRESH_S:
+            return self._starts
+        if not self._may_look(now):
+            return {sequence: max(0.0, wait_s - age_s) for sequence, wait_s in self._starts.items()}
+        self._starts, self._starts_at = self._run(now), now
         return self._starts
 
     def first_start_s(self, lane: Lane, now: float) -> float:
@@ -107,7 +114,7 @@ class Forecaster:
             return PAUSED_RETRY_S
         entries, starts = self._state.entries, self.starts(now)
         waits = [wait_s for sequence, wait_s in starts.items() if sequence in entries and entries[sequence].item.lane is lane]
-        return max(1.0, min(waits, default=1.0))
+        return max(1.0, min(waits, default=self._pace_s))
 
 
 SAVE_INTERVAL_S = 300.0
