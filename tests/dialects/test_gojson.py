@@ -22,6 +22,7 @@ from hearth.dialects.gojson import (
     PIECE_CHARS,
     Body,
     GoJsonError,
+    JsonValue,
     check_structure,
     decode,
     decode_document,
@@ -170,6 +171,28 @@ def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift, e
     body = json.dumps(value, ensure_ascii=escaped).encode()
     assert len(body) > LARGE_BYTES
     assert decode(body) == json.loads(encode_large(value)) == value
+
+
+MEMBERS = [
+    *("", " ", '"a":1', ' "a" : 1 , "b":\t[ ]\r\n', '"a":{},"b":{ "a" : {"a":null} }', '"a":1,"b":2,"a":3', '"":"","\\u0041":true'),
+    *('"a"', '"a" ', '"a":', '"a" : ', '"a" 1', '"a":1 ', '"a":1 2', '"a":1,,', '"a":1 , ,', '"a":1,2', ",", "a:1", "'a':1", "1:1"),
+    *('"a":nope', '"a": ,"b":1', '"a\\q":1', '"a\n":1', '"a', '"a":"b', "{", '"a":{', '"a":{"b":1', '"a":[{"b"]'),
+]
+
+
+@for_each("ending", ["}]", "}", "", " "])
+@for_each("members", MEMBERS)
+def test_a_large_text_has_the_objects_and_the_faults_of_a_small_one(members, ending):
+    def read(filler: str) -> tuple[JsonValue, bool] | str:
+        try:
+            return decode_document(f'["{filler}",{{{members}{ending}'.encode())
+        except GoJsonError as error:
+            return re.sub(r"\d+", lambda place: str(int(place[0]) - len(filler)), error.message)
+
+    def without_filler(found: tuple[JsonValue, bool] | str) -> object:
+        return found if isinstance(found, str) else (found[0][1:], found[1])  # type: ignore[index]
+
+    assert without_filler(read("x" * LARGE_BYTES)) == without_filler(read(""))
 
 
 ESCAPED = {  # what a text may be full of, and what is read from it

@@ -11,11 +11,10 @@ import math
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
-from json.decoder import JSONObject, scanstring  # type: ignore[attr-defined]  # public in all but its stub
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.encoder import encode_basestring
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from types import FunctionType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -44,6 +43,7 @@ _FIRST_PIECE_CHARS = 512
 _ESCAPE_CHARS = 6
 
 _SPACE = " \t\r\n"
+_behind_space: Callable[[str, int], re.Match[str]] = re.compile(f"[{_SPACE}]*").match  # type: ignore[assignment]  # it always matches
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HIGH_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
@@ -224,12 +224,42 @@ def _key_in_pieces(text: str, start: int, strict: bool) -> tuple[str, int]:  # n
     return key, end
 
 
-# The standard library's own parser of objects, with its keys read in pieces: it looks `scanstring` up among its module's names.
-_object_in_pieces: Callable[..., Any] = FunctionType(
-    JSONObject.__code__,
-    {**JSONObject.__globals__, "scanstring": _key_in_pieces},
-    argdefs=JSONObject.__defaults__,
-)
+def _object_in_pieces(
+    text_and_start: tuple[str, int],
+    strict: bool,  # noqa: FBT001 - as the scanner calls it
+    scan: Callable[[str, int], tuple[JsonValue, int]],
+    _hook: object,
+    built: Callable[[list[tuple[str, JsonValue]]], JsonObject],
+    known: dict[str, str],
+) -> tuple[JsonObject, int]:
+    """As the parser of objects of `json.decoder`, with keys read in pieces: what begins behind a `{`, and where it ends.
+
+    `known` has each key once, however many objects have it.
+    """
+    text, start = text_and_start
+    pairs: list[tuple[str, JsonValue]] = []
+    at = _behind_space(text, start).end()
+    if text[at : at + 1] == "}":
+        return built(pairs), at + 1
+    while True:
+        if text[at : at + 1] != '"':
+            raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+        key, at = _key_in_pieces(text, at + 1, strict)
+        if text[at : at + 1] != ":":  # nobody writes a space there: the match would be for nothing
+            at = _behind_space(text, at).end()
+        if text[at : at + 1] != ":":
+            raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
+        try:
+            value, at = scan(text, _behind_space(text, at + 1).end())
+        except StopIteration as error:
+            raise json.JSONDecodeError("Expecting value", text, error.value) from None
+        pairs.append((known.setdefault(key, key), value))
+        at = _behind_space(text, at).end()
+        if text[at : at + 1] == "}":
+            return built(pairs), at + 1
+        if text[at : at + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _behind_space(text, at + 1).end()
 
 
 def _refuse_deep(value: JsonValue) -> None:
