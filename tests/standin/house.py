@@ -72,7 +72,8 @@ async def tried(settings: Settings, **how: Any) -> AsyncIterator[Tried]:
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """No service manager has started the tests, whatever really did."""
-    for name in ("NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "SUPERVISOR_ENABLED", "RC_SVCNAME", "XPC_SERVICE_NAME"):
+    managers = ("INVOCATION_ID", "SUPERVISOR_ENABLED", "RC_SVCNAME", "pm_id")
+    for name in ("NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "XPC_SERVICE_NAME", *managers):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getpid", lambda: 4242)
     monkeypatch.setattr("os.getppid", lambda: 0)

@@ -15,7 +15,7 @@ import pytest
 
 from hearth.admission.auth import digest_of
 from hearth.bootstrap import build_gateway
-from hearth.bootstrap.standin import named_server, service_manager
+from hearth.bootstrap.standin import Parent, named_server, parent_at, service_manager
 from hearth.config.loading import parse_config
 from hearth.config.rendering import shipped_config
 from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, GpuSettings, KeySettings, ModelSettings
@@ -64,13 +64,39 @@ def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipp
         ({"XPC_SERVICE_NAME": "application.com.apple.Terminal.1"}, {}, ""),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, ""),  # every shell of a pod has it
         ({}, {"pid": 1, "at_terminal": True}, "a container"),
-        ({}, {"parent": "tini"}, "a container"),
-        ({}, {"parent": "systemd"}, ""),  # begun in the background, by a shell that has ended
+        ({"pm_id": "0"}, {}, "pm2"),
+        ({"pm_id": "0"}, {"at_terminal": True}, ""),
+        ({}, {"parent": Parent(1, "tini", "tini"), "at_terminal": True}, "a container"),
+        ({}, {"parent": Parent(7, "runsv", "runsv")}, "runit"),
+        ({}, {"parent": Parent(7, "s6-supervise", "s6-supervise")}, "s6"),
+        ({}, {"parent": Parent(7, "supervise-daemo", "supervise-daemon")}, "OpenRC"),
+        ({}, {"parent": Parent(7, "PM2 v5.3.0: God", "PM2 v5.3.0: God ")}, "pm2"),
+        ({}, {"parent": Parent(1, "systemd", "systemd")}, ""),  # its shell has ended
+        ({}, {"parent": Parent(1, "sh", "sh")}, "a container"),
+        ({}, {"parent": Parent(1, "entrypoint.sh", "bash")}, "a container"),
+        ({}, {"parent": Parent(1, "bash", "bash"), "at_terminal": True}, ""),  # typed in it
+        ({}, {"parent": Parent(7, "sh", "sh")}, ""),
     ],
 )
 def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(environ: dict[str, str], process: dict[str, Any], manager: str):
-    known: dict[str, Any] = {"pid": 30, "parent": "bash", "at_terminal": False} | process
+    known: dict[str, Any] = {"pid": 30, "parent": Parent(29, "bash", "bash"), "at_terminal": False} | process
     assert service_manager(environ, **known) == manager
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "parent"),
+    [
+        ("entrypoint.sh\n", b"/bin/sh\0/entrypoint.sh\0", Parent(1, "entrypoint.sh", "sh")),
+        ("PM2 v5.3.0: God\n", b"PM2 v5.3.0: God \0", Parent(1, "PM2 v5.3.0: God", "PM2 v5.3.0: God ")),
+        ("kthreadd\n", b"", Parent(1, "kthreadd", "")),
+    ],
+)
+def test_a_parent_is_known_by_its_name_and_by_the_program_that_runs_it(tmp_path: Path, name: str, command: bytes, parent: Parent):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "comm").write_text(name)
+    (tmp_path / "1" / "cmdline").write_bytes(command)
+    assert parent_at(tmp_path, 1) == parent
+    assert parent_at(tmp_path, 2) == Parent(2)
 
 
 @pytest.mark.usefixtures("by_hand")

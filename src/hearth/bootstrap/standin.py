@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
@@ -58,37 +58,83 @@ def named_server(settings: Settings) -> str:
     return next((name for name, value in given.items() if value), "")
 
 
-_MANAGERS = {"INVOCATION_ID": "systemd", "SUPERVISOR_ENABLED": "supervisord", "RC_SVCNAME": "OpenRC"}
+_MANAGERS = {
+    "INVOCATION_ID": "systemd",
+    "SUPERVISOR_ENABLED": "supervisord",
+    "RC_SVCNAME": "OpenRC",
+    "pm_id": "pm2",
+}
 """By a variable that each of them sets for what it runs, and that everything inherits which is started by that."""
-_CONTAINER_INITS = {"tini", "docker-init", "catatonit", "dumb-init"}
-"""What the engine of a container may start as process 1, with the one program of the container as its child."""
+_CONTAINER = "a container"
+_PARENTS = {
+    "tini": _CONTAINER,
+    "docker-init": _CONTAINER,
+    "catatonit": _CONTAINER,
+    "dumb-init": _CONTAINER,
+    "runsv": "runit",
+    "s6-supervise": "s6",
+    "supervise": "daemontools",
+    "supervise-daemo": "OpenRC",
+    "PM2": "pm2",
+}
+"""By the first word of the name of the process that starts Hearth, of which the kernel keeps 15 letters. The first four are what the
+engine of a container may start as process 1, with the one program of the container as its child."""
+_SHELLS = {"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"}
 
 
-def service_manager(environ: Mapping[str, str], *, pid: int, parent: str, at_terminal: bool) -> str:
-    """What keeps this process running, empty where somebody has started it by hand; `parent` is the name of the process above it.
+class Parent(NamedTuple):
+    """The process above this one. `name` and `program` are empty where they cannot be known."""
+
+    pid: int
+    name: str = ""
+    program: str = ""
+    """What runs as it, without its directory: the shell, where it is a script."""
+
+
+def parent_at(proc: Path, pid: int) -> Parent:
+    """The process with that number in a directory such as `/proc`."""
+    name, program = "", ""
+    with suppress(OSError):
+        name = (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    with suppress(OSError):
+        command = (proc / str(pid) / "cmdline").read_bytes()
+        program = Path(os.fsdecode(command.partition(b"\0")[0])).name
+    return Parent(pid, name, program)
+
+
+def service_manager(environ: Mapping[str, str], *, pid: int, parent: Parent, at_terminal: bool) -> str:
+    """What keeps this process running, empty where somebody has started it by hand.
 
     A shell inherits the variables of the service that a terminal, an editor or a runner of CI is, so they count without a terminal only.
-    To be the child of process 1 says nothing: so is what was started in the background by a shell that has ended.
     """
     if environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(pid):
         return "systemd"
-    if pid == 1 or parent in _CONTAINER_INITS:
-        return "a container"
-    if at_terminal:
-        return ""
+    if pid == 1:
+        return _CONTAINER
+    above = _manager_above(parent, at_terminal=at_terminal)
+    if above or at_terminal:
+        return above
     job = environ.get("XPC_SERVICE_NAME", "0")
     if job not in {"", "0"} and not job.startswith("application."):
         return "launchd"
     return next((manager for variable, manager in _MANAGERS.items() if environ.get(variable)), "")
 
 
+def _manager_above(parent: Parent, *, at_terminal: bool) -> str:
+    """What the parent is. To be the child of process 1 says nothing: so is what was started in the background by a shell that has
+    ended. But where process 1 is itself a shell, it is the script that a container was started with.
+    """
+    if parent.pid == 1 and parent.program in _SHELLS:
+        return "" if at_terminal else _CONTAINER
+    return _PARENTS.get(parent.name.partition(" ")[0], "")
+
+
 def this_service_manager() -> str:
     """`service_manager` of this process."""
-    at_terminal, parent = False, ""
+    at_terminal = False
     with suppress(OSError):
         at_terminal = os.isatty(0)
-    with suppress(OSError):
-        parent = Path(f"/proc/{os.getppid()}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    parent = parent_at(Path("/proc"), os.getppid())
     return service_manager(os.environ, pid=os.getpid(), parent=parent, at_terminal=at_terminal)
 
 
