@@ -11,6 +11,7 @@ from hearth.errors import Draining, OrderRefused
 from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted, UnloadRequested
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 
@@ -191,3 +192,21 @@ async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_whe
     assert not house.worker.scheduler.state.residency.residents
     assert [order for order, _ in given(house)] == ["pause", "resume", "pin", "unpin"], "a wish is no command of the owner"
     assert house.events.of(UnloadRequested)[-1].kept == ""
+
+
+@for_each("lane", [Lane.INTERNAL, Lane.EXTERNAL])
+@in_virtual_time
+async def test_a_model_that_is_held_for_callers_who_return_stays_and_another_beside_it_goes(lane: Lane):
+    sizes = {A: ModelSettings(vram_gb=8.0), B: ModelSettings(vram_gb=8.0), "c:latest": ModelSettings(vram_gb=20.0)}
+    settings = settings_with(gpu={"vram_gb": 24.0}).replace(models=sizes)
+    async with House("a", "b", "c", resident=("a", "b"), settings=settings, capacity_mib=24_576.0) as house:
+        await body_of(house.submit("a", lane=lane, caller="returns"))
+        waiting = house.submit("c", caller="other")
+        await settle()
+        orders, residents = house.gateway.orders, house.worker.scheduler.state.residency.residents
+        assert [await orders.wish_unloaded(model, "visitor") for model in ("a", "b")] == ["held for callers who return", ""]
+        await settle()
+        assert residents["a:latest"].phase == "ready"
+        assert residents["b:latest"].phase == "unloading"
+        assert [(event.model, event.kept) for event in house.events.of(UnloadRequested)] == [(A, "held for callers who return"), (B, "")]
+        assert text_of(await body_of(waiting)) == FULL_TEXT

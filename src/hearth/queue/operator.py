@@ -174,9 +174,17 @@ class OperatorCommands:
             "being loaded": not state.is_there(model),
             "waited for": state.waiting.wants(model) > 0,
             "ordered by an admin": state.ordered.get(model, False),
-            "held for callers who return": state.held_until is not None,
+            "held for callers who return": self._is_held(model),
         }
         return next((why for why, holds in claims.items() if holds), "")
+
+    def _is_held(self, model: str) -> bool:
+        """Is it this model that a swap waits for, since somebody is likely to return to it?"""
+        state = self._state
+        if state.hold is not None:
+            return state.hold.model == model
+        # A policy says only until when it holds: what it holds is a model that somebody used last.
+        return state.held_until is not None and bool(state.arrivals.habits(model))
 
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)
