@@ -52,6 +52,28 @@ def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, v
     assert held == value
 
 
+@for_each(
+    "text",
+    [
+        "ollama: {url: '${NOPE:-}'}",
+        "ollama: {url: '${EMPTY:-}${NOPE:-}'}",
+        "cloud: {base_url: '${NOPE:-}', api_key: '${NOPE:-}'}",
+        "alerts: {discord_webhook_url: '${NOPE:-}', webhook_url: '${NOPE:-}', ntfy_url: '${NOPE:-}'}",
+        "jobs: {webhooks: {secret: '${NOPE:-}'}}",
+    ],
+)
+def test_a_setting_of_which_optional_variables_leave_nothing_is_as_if_it_was_not_written(text: str) -> None:
+    section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
+    assert settings == Settings()
+    held = getattr(settings, section)
+    assert held.model_fields_set <= {"webhooks"}
+    assert settings_of("ollama: {url: 'http://${BOX:-}'}", **ENVIRON).ollama.url == "http://gpu"
+
+
+def test_an_empty_text_that_names_no_variable_is_still_a_mistake() -> None:
+    assert only_problem_of("ollama: {url: ''}").startswith("f.yaml:1: ollama.url: ")
+
+
 def test_a_key_whose_variable_is_optional_and_not_set_opens_nothing_and_is_noted() -> None:
     entries = "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, {name: c, key: '${K:-}'}]"
     config = parse_config(f"auth: {{keys: {entries}}}\nserver: {{host: '0.0.0.0'}}", source="f.yaml", environ=ENVIRON)

@@ -37,6 +37,8 @@ KEY = KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True)
         ("backend: auto", ""),
         ("ollama: {url: 'http://127.0.0.1:11434'}", "ollama.url"),
         ("ollama: {url: 'http://gpu:11434'}", "ollama.url"),
+        ("ollama: {url: '${NOPE:-}'}", ""),
+        ("ollama: {url: '${NOPE:-http://gpu:11434}'}", "ollama.url"),
         ("auth: {keys: [{name: a, key: '${K}'}]}", "auth.keys"),
         ("models: {'llama3.1:8b': {parallel: 2}}", "models"),
         ("gpu: {home_model: 'llama3.1:8b'}", "gpu.home_model"),

@@ -122,7 +122,10 @@ class _Variables:
         if path[:2] == ("auth", "keys") and len(path) == 3 and isinstance(value, dict):
             value = self._hashed(path, value)
         if isinstance(value, dict):
-            return {key: self.put_into((*path, key), each) for key, each in value.items()}
+            found = {key: self.put_into((*path, key), each) for key, each in value.items()}
+            # What optional variables leave empty is as if it was not written: the default holds,
+            # and nothing counts as configured.
+            return {key: each for key, each in found.items() if each != "" or value[key] == ""}
         if isinstance(value, list):
             return [self.put_into((*path, index), each) for index, each in enumerate(value)]
         return self._replaced(path, value) if isinstance(value, str) else value
