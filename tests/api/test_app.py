@@ -151,15 +151,23 @@ async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_le
     assert {call.path for call in below.backend.calls} == {call.path for call in keyed.backend.calls}
     got = await below.ask("GET", "/home/hearth", key=ADMIN_KEY)
     assert got.status == 200
-    for path in ("/home/hearth/api/tags/", "//api/tags", "/home/hearth//api/tags", "/api/tags/"):
+    inner = ("/home/hearth/api/tags/", "//api/tags", "/home/hearth//api/tags", "/api/tags/")
+    outer = ("//home/hearth/api/tags", "/home//hearth/api/tags", "///home//hearth//api/tags/")
+    for path in (*inner, *outer):
         assert (await below.ask("GET", path, key=ADMIN_KEY)).headers["location"] == "/home/hearth/api/tags", path
+        assert (await below.ask("GET", path)).status == 401, path
+    got = await below.ask("POST", "//home/hearth/api/chat?a=//b", CHAT, key=LOW_KEY, **JSON)
+    assert (got.status, got.headers["location"]) == (307, "/home/hearth/api/chat?a=//b")
+    assert (await below.ask("GET", "//home/hearth", key=ADMIN_KEY)).headers["location"] == "/home/hearth/"
     assert (await below.ask("GET", "/home/hearth/openapi.json", key=ADMIN_KEY)).json["servers"] == [{"url": "/home/hearth"}]
     assert "servers" not in (await keyed.ask("GET", "/openapi.json", key=ADMIN_KEY)).json
-    for path in ("/home", "/home/hearthx/api/tags", "/hearth/api/tags", "/home/hearth/home/hearth/api/tags"):
+    twice = ("/home/hearth/home/hearth/api/tags", "/home/hearth//home/hearth/api/tags")
+    for path in ("/home", "/home/hearthx/api/tags", "//home/hearthx/api/tags", "/hearth/api/tags", *twice):
         assert (await below.ask("GET", path, key=ADMIN_KEY)).status == 404, path
         assert (await below.ask("GET", path)).status == 401, path
     app = below.app()
-    for raw in (b"/%68ome/hearth/api/tags", b"/home/hearth%2fapi/tags", b"/home/hearth/%61pi/tags"):
+    escaped = (b"/%68ome/hearth/api/tags", b"//%68ome/hearth/api/tags", b"/home/hearth%2fapi/tags", b"/home/hearth/%61pi/tags")
+    for raw in escaped:
         wire = ((b"host", b"localhost"), (b"x-api-key", ADMIN_KEY.encode()))
         scope = {**http_scope("GET", "/home/hearth/api/tags", wire, "127.0.0.1"), "raw_path": raw}
         assert (await drive(app, scope, b"")).status == 404, raw

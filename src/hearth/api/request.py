@@ -146,9 +146,10 @@ def request_of(
     headers = RequestHeaders.of(scope.pop("headers"))  # the scope lives as long as the request
     path, query, client = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), scope.get("client")
     decoded: str = scope["path"]
-    if base_path and f"{path}/".startswith(f"{base_path}/"):  # it has no escapes
-        path = path[len(base_path) :] or "/"
-        decoded = decoded[len(base_path) :] or "/"
+    if base_path and (length := _length_of(base_path, path)):  # it has no escapes
+        slash = "" if length == len(base_path) else "/"  # one too many leads to a redirect
+        path = slash + (path[length:] or "/")
+        decoded = slash + (decoded[length:] or "/")
     own = headers.values.get(b"x-request-id", b"")
     return Request(
         method=scope["method"],
@@ -161,6 +162,16 @@ def request_of(
         answer=Responder(send),
         disconnected=scope[DISCONNECTED],
     )
+
+
+def _length_of(base_path: str, path: str) -> int:
+    """How much of the beginning of `path` is the base path, which may have slashes too many; 0 if none."""
+    if f"{path}/".startswith(f"{base_path}/"):
+        return len(base_path)
+    if "//" not in path:
+        return 0
+    found = re.match(re.escape(base_path).replace("/", "/+") + "(?![^/])", path)
+    return 0 if found is None else found.end()
 
 
 class Bodies:
