@@ -66,7 +66,7 @@ class FakeCard:
         await asyncio.sleep(0)
         if self.fault is not None:
             raise GpuUnavailable(self.fault, "it is gone")
-        own = [self.gpu.models[name].vram_mib + self.overhead_mib for name in self.gpu._occupants]
+        own = [mib + self.overhead_mib for mib in self.gpu.taken_mib(asyncio.get_running_loop().time())]
         return GpuReading(
             name="Fake 3090",
             total_mib=self.total_mib,

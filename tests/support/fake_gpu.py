@@ -51,6 +51,7 @@ class Place(StrEnum):
 class Occupant:
     place: Place
     context_tokens: int
+    came_at: float = 0.0
 
 
 class FakeGpu:
@@ -93,6 +94,14 @@ class FakeGpu:
         context_tokens = self._occupants[name].context_tokens
         return ResidentModel(name=name, size_mib=size_mib, vram_mib=model.vram_mib, context_tokens=context_tokens)
 
+    def taken_mib(self, at: float) -> list[float]:
+        """What each model takes of the card: in a load, a part that grows with the time."""
+        return [self._taken_mib(self.models[name], occupant, at) for name, occupant in self._occupants.items()]
+
+    def _taken_mib(self, model: FakeModel, occupant: Occupant, at: float) -> float:
+        is_part = occupant.place is Place.LOADING and model.load_s > 0
+        return model.vram_mib * min(1.0, (at - occupant.came_at) / model.load_s) if is_part else model.vram_mib
+
     def begin(self, name: str, at: float) -> None:
         self.in_flight[name] += 1
         self.peak_in_flight[name] = max(self.peak_in_flight[name], self.in_flight[name])
@@ -114,7 +123,7 @@ class FakeGpu:
         if self.place(name) in {Place.LOADING, Place.UNLOADING}:
             self._broken(at, f"a load of {name}, which is {self.place(name)}")
         chosen = context_tokens or self.models[name].context_tokens
-        self._occupants[name] = Occupant(place=Place.LOADING, context_tokens=chosen)
+        self._occupants[name] = Occupant(place=Place.LOADING, context_tokens=chosen, came_at=at)
         self._check_room(name, at)
 
     def finish_load(self, name: str) -> None:

@@ -43,6 +43,8 @@ class LoadFault(StrEnum):
     """No answer until it is given up."""
     LATE = "late"
     """No answer before it is given up, but the model is there a second later."""
+    UNCUT = "uncut"
+    """It goes on when its connection is closed, as one behind a proxy that keeps it."""
     LIE = "lie"
     """Says that it is loaded; it is not."""
 
@@ -398,7 +400,7 @@ class FakeOllama:
         """Its connection was closed, with which a load ends."""
         if fault is LoadFault.LATE:
             self._later(LATE_BY_S, lambda: self._end_load(model, done, None))
-        else:
+        elif fault is not LoadFault.UNCUT:
             self._end_load(model, done, BackendGone())
 
     def _end_load(self, model: str, done: asyncio.Future[None], error: HearthError | None) -> None:

@@ -209,7 +209,8 @@ class SwapCompleted(Event):
 
 class LoadCut(Event):
     """A load for an external request was ended, since an internal request needs another model. Fields: `from_models`: evicted for it;
-    `to_model`; `swap_s`: time spent; `clean`: nothing of it was left within two seconds.
+    `to_model`; `swap_s`: time spent; `clean`: within two seconds it was gone, and its memory back as far as
+    that is read.
     """
 
     from_models: tuple[str, ...]

@@ -10,7 +10,7 @@ import re
 
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
-from hearth.execution.runtime import Runtime, WakeableSleep
+from hearth.execution.runtime import Runtime
 from hearth.ports import GpuReader, ModelControl
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuReading, ResidentModel
@@ -44,8 +44,7 @@ class GpuWatch:
         self._failures = 0
         self._shared = _Shared()
         self._posted: GpuSampled | None = None
-        self._sleep = WakeableSleep()
-        self.poke = self._sleep.ring
+        self.poke = runtime.card_beat.ring
         runtime.tracker.record_no_reading()
 
     async def run(self) -> None:
@@ -56,7 +55,7 @@ class GpuWatch:
             if self._failures:
                 longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
                 interval_s = max(interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10)))
-            await self._sleep.pause(interval_s)
+            await self._runtime.card_beat.pause(interval_s)
 
     async def look(self) -> None:
         """One reading, reported as facts and events; what the model server has in memory is asked right after it."""
@@ -168,3 +167,14 @@ def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] 
     if own and len(named) == len(own):  # else the driver names none of them, or does not say what one holds (containers, WSL)
         return max(0.0, reading.used_mib - sum(named))
     return None if resident is None else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
+
+
+def unclaimed_mib(reading: GpuReading) -> float | None:
+    """Memory of the card that is in use, and not by a program that is named and is not the model server; None for unknown.
+
+    What a load changes shows in it, and what other programs do does not, as far as the driver names them.
+    """
+    if reading.used_mib is None:
+        return None
+    others = [process.used_mib or 0.0 for process in reading.processes or () if not _MODEL_SERVER.search(process.name)]
+    return max(0.0, reading.used_mib - sum(others))

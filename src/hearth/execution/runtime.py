@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig, Settings
@@ -14,34 +14,6 @@ from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.state import State
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Runtime:
-    """What each part works with.
-
-    Attributes:
-        config: in force; replaced as a whole.
-        state: the scheduler's, for reading.
-        post: reports a fact to the scheduler.
-        emulated: the emulator answers, so all answers are made up.
-    """
-
-    config: GatewayConfig
-    clock: Clock
-    events: EventSink
-    state: State
-    tracker: GpuTracker
-    post: Callable[[Input], None]
-    emulated: bool = False
-
-    @property
-    def settings(self) -> Settings:
-        return self.config.settings
-
-    def report_fault(self, where: str, error: BaseException) -> None:
-        """Emit that a defect was caught; its type only, since texts may quote a prompt."""
-        self.events.emit(InternalFault(at=self.clock.monotonic(), where=where, detail=type(error).__name__))
 
 
 class WakeableSleep:
@@ -56,6 +28,36 @@ class WakeableSleep:
             async with asyncio.timeout(pause_s):
                 await self._rung.wait()
         self._rung.clear()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Runtime:
+    """What each part works with.
+
+    Attributes:
+        config: in force; replaced as a whole.
+        state: the scheduler's, for reading.
+        post: reports a fact to the scheduler.
+        emulated: the emulator answers, so all answers are made up.
+        card_beat: the pause between two readings of the card; ring it for one at once.
+    """
+
+    config: GatewayConfig
+    clock: Clock
+    events: EventSink
+    state: State
+    tracker: GpuTracker
+    post: Callable[[Input], None]
+    emulated: bool = False
+    card_beat: WakeableSleep = field(default_factory=WakeableSleep)
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
+
+    def report_fault(self, where: str, error: BaseException) -> None:
+        """Emit that a defect was caught; its type only, since texts may quote a prompt."""
+        self.events.emit(InternalFault(at=self.clock.monotonic(), where=where, detail=type(error).__name__))
 
 
 class ChangeCounter:

@@ -10,16 +10,22 @@ own processes where it runs on this machine, into which a model's file is mapped
 a load from the page cache is over before it matters. So a load without progress has `gpu.swap_timeout_s`, or twice as long as the longest
 of its model so far, and one with progress as long again after each sign of it, up to ten times that in all. Giving it up closes its
 connection, with which Ollama ends the load (6 of 6 within a second on 0.33).
+
+A load is cut in the same way. That it has ended shows in memory: what it took is back. `/api/ps` says nothing of a load, so where neither
+the card nor the model server's processes can be read, all that is known is that the model did not come into memory meanwhile. The same
+holds of a load that had taken next to nothing yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from typing import NamedTuple
 
 from hearth.config.settings import load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.gpu_watch import unclaimed_mib
 from hearth.execution.runtime import Runtime, cancel_all
 from hearth.scheduling.inputs import BackendState, Input, LoadCut, Loaded, LoadFailed, Unloaded, UnloadFailed
 from hearth.types import ResidentModel
@@ -28,6 +34,10 @@ UNLOAD_TIMEOUT_S = 15.0
 """Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
 CUT_TIMEOUT_S = 2.0
 """Ollama ends a load within a second of its connection's end (6 of 6 on 0.33)."""
+CUT_SLACK_MIB = 512.0
+"""By so much memory may have grown since a load began that was cut: a desktop's, a cache's, another model's."""
+CARD_POLL_S = 0.05
+"""How often to look for a reading of the card that was asked for; it takes some milliseconds."""
 POLL_S = 0.25
 """How often Ollama itself looks, so looking more often shows nothing sooner."""
 LOOK_S = 5.0
@@ -58,6 +68,20 @@ class Growth:
         return grown
 
 
+class MemoryInUse(NamedTuple):
+    """What the models take of the card, and what the model server's processes hold of main memory; None for unknown."""
+
+    card_mib: float | None = None
+    main_mib: float | None = None
+
+    def is_back_at(self, before: MemoryInUse) -> bool:
+        """Is it no more than before, as far as that is known? The card tells more than the processes: these keep other models, too."""
+        for now_mib, before_mib in zip(self, before, strict=True):
+            if now_mib is not None and before_mib is not None:
+                return now_mib <= before_mib + CUT_SLACK_MIB
+        return True
+
+
 def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, grew: bool) -> str:
     """Why a load was given up: it showed no progress for `patience_s`, or it still `grew` when the most that any load gets was over."""
     since = "" if patience_s == setting_s else ", twice its longest load so far"
@@ -79,6 +103,8 @@ class Swapper:
         self._name_of = watch.known_name
         self._tasks: set[asyncio.Task[None]] = set()
         self._load_task: asyncio.Task[None] | None = None
+        self._before = MemoryInUse()
+        """Of the latest load, as it began."""
         self._errors: dict[str, HearthError] = {}
         self._stuck: HearthError | None = None
         self._loaded: dict[str, ResidentModel] = {}
@@ -142,12 +168,18 @@ class Swapper:
     async def _watched_load(self, model: str) -> None:
         """Load a model, or give it up once it shows no progress. Raises SwapTimedOut, and what the load raises."""
         call = self._control.load(model, load_options(self._runtime.settings, model))
-        load = asyncio.get_running_loop().create_task(call, name=f"call that loads {model}")
+        loop, self._before = asyncio.get_running_loop(), MemoryInUse()
+        load = loop.create_task(call, name=f"call that loads {model}")
+        look = loop.create_task(self._look_before(), name=f"look before {model}")
         try:
             await self._progress(model, load)
             await load
         finally:
-            await cancel_all((load,))
+            await cancel_all((load, look))
+
+    async def _look_before(self) -> None:
+        """Beside the load, which takes next to nothing in the time that this needs, and is not kept waiting."""
+        self._before = await self._memory_in_use(asyncio.get_running_loop().time() + LOOK_S)
 
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
@@ -187,7 +219,25 @@ class Swapper:
         except HearthError as error:
             self._failed(model, error, LoadCut(model=model, clean=False))
             return
-        self._post(LoadCut(model=model, clean=loop.time() < deadline))
+        self._post(LoadCut(model=model, clean=loop.time() < deadline and await self._is_given_back(deadline)))
+
+    async def _is_given_back(self, deadline: float) -> bool:
+        """Is the memory back by then that the load took? As far as it can be read."""
+        while not (await self._memory_in_use(deadline)).is_back_at(self._before):
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(CARD_POLL_S)
+        return True
+
+    async def _memory_in_use(self, until: float) -> MemoryInUse:
+        """From now on, not as last read; what the card has not said by `until` is unknown."""
+        loop, tracker = asyncio.get_running_loop(), self._runtime.tracker
+        known = tracker.readings_taken
+        while tracker.readings_taken == known and tracker.memory_used_mib is not None and loop.time() < until:
+            self._runtime.card_beat.ring()
+            await asyncio.sleep(CARD_POLL_S)
+        card_mib = None if tracker.readings_taken == known else unclaimed_mib(tracker.reading)
+        return MemoryInUse(card_mib, await self._control.memory_mib())
 
     async def _gone(self, model: str) -> None:
         """Raises SwapFailed: it is still listed after the time that an unload may take."""

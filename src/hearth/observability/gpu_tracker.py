@@ -55,6 +55,7 @@ class GpuTracker:
         self.forget()
         self._readings = "off"
         self._reading = GpuReading()
+        self.readings_taken = 0
         self._foreign_mib: float | None = None
 
     def forget(self) -> None:
@@ -78,6 +79,11 @@ class GpuTracker:
     def memory_used_mib(self) -> float | None:
         """Memory of the card that was in use at the last reading, None where there is none."""
         return self._reading.used_mib
+
+    @property
+    def reading(self) -> GpuReading:
+        """The last reading of the card, without numbers where there is none."""
+        return self._reading
 
     def swaps_this_hour(self, now: float) -> int:
         """Swaps completed in (now - 3600, now]; a method, where donna's page has a property, because time is an argument."""
@@ -126,6 +132,7 @@ class GpuTracker:
     def record_reading(self, reading: GpuReading, foreign_mib: float | None) -> None:
         """What the card says now, and what programs other than the model server hold of its memory; None for unknown."""
         self._readings, self._reading, self._foreign_mib = "ok", reading, foreign_mib
+        self.readings_taken += 1
 
     def record_no_reading(self) -> None:
         """The card says nothing: old numbers are not kept, they would pass for new ones."""
