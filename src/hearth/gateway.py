@@ -24,6 +24,7 @@ from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attemp
 from hearth.config.settings import GatewayConfig
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
+from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs, TaskDoor
@@ -268,7 +269,8 @@ class Gateway:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
-        return status.models(self.worker.scheduler.state, self._watch)
+        listed = status.models(self.worker.scheduler.state, self._watch)
+        return await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
 
     def _backend_status(self) -> dict[str, object]:
         return {

@@ -264,6 +264,7 @@ class FakeGateway:
         self.missing: set[str] = set()
         self.models_elsewhere: frozenset[str] = frozenset()
         self.one_name: dict[str, str] = {}
+        self.shown_models: list[dict[str, object]] = [{"name": "m", "resident": True}]
         self.problems: list[str] = []
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
@@ -313,7 +314,7 @@ class FakeGateway:
         return model
 
     async def models(self) -> list[dict[str, object]]:
-        return [{"name": "m", "resident": True}]
+        return self.shown_models
 
     def metrics(self) -> list[Metric]:
         return [GaugeMetricFamily("hearth_backend_up", "1 while the model server answers.", value=1)]

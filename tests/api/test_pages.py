@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, cast
+import threading
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -44,6 +45,25 @@ async def test_pages_show_what_the_gateway_says_and_admins_the_configuration_wit
     shown = (await gateway.ask("GET", "/llm/admin/config", key=ADMIN_KEY)).json["settings"]
     assert shown["queue"]["max_external_depth"] == 20
     assert [(key["name"], key["sha256"]) for key in shown["auth"]["keys"]] == [(key.name, key.sha256[:8] + "…") for key in KEYS]
+
+
+class NotedModel(dict[str, object]):
+    """A model that notes in which threads it is rendered."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def items(self) -> Any:
+        self.threads.add(threading.get_ident())
+        return super().items()
+
+
+@for_each("number", [0, 1, 999, 1000, 1001, 3000])
+async def test_models_however_many_are_rendered_beside_the_loop(gateway, number):
+    gateway.shown_models = [NotedModel(name=f"m{n} é", home=None) for n in range(number)]
+    NotedModel.threads.clear()
+    assert (await gateway.ask("GET", "/llm/models")).json == {"models": [{"name": f"m{n} é", "home": None} for n in range(number)]}
+    assert bool(NotedModel.threads) == bool(number)
+    assert threading.get_ident() not in NotedModel.threads
 
 
 async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_readiness_is_503_with_the_reason(gateway):

@@ -11,7 +11,7 @@ from hypothesis import settings as sized
 from hypothesis import strategies as st
 
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
-from hearth.api.dashboard.view import bare, merge_patch
+from hearth.api.dashboard.view import MODELS_SHOWN, View, bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
 from hearth.types import Priority
 from tests.dashboard.listening import applied, watching
@@ -19,7 +19,7 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time
-from tests.worker.house import House, settings_with, settle
+from tests.worker.house import House, body_of, settings_with, settle
 
 DEEP = settings_with(queue={"max_external_depth": 20_000})
 SOON_S = MIN_INTERVAL_S + 0.05
@@ -219,3 +219,15 @@ async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
             feed.listeners.end() if ending == "server" else await house.gateway.stop(0.0)
             await asyncio.sleep(2 * MIN_INTERVAL_S)
             assert page.reading.done()
+
+
+@in_virtual_time
+async def test_of_very_many_models_the_page_has_those_in_use_and_the_first_by_name():
+    names = [f"m{number:05}" for number in range(2 * MODELS_SHOWN)]
+    home = settings_with(gpu={"home_model": names[-1]})
+    async with House(*names, resident=(names[-2],), settings=home) as house:
+        ticket = house.submit(names[-3], service_s=1.0)
+        shown = await View(house.gateway, 0.0).build(house.now)
+        assert isinstance(shown["models"], dict)
+        assert list(shown["models"]) == [f"{name}:latest" for name in (*names[-3:], *names[: MODELS_SHOWN - 3])]
+        await body_of(ticket)

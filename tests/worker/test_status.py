@@ -202,3 +202,25 @@ async def test_a_long_list_of_models_is_taken_in_beside_the_loop_and_only_when_i
             sys.setprofile(None)
         assert compared < 100, "names are compared by another thread"
         assert (watch.name_of("new"), house.gpu_status["home_model"]) == ("new:latest", "m7:latest")
+
+
+@in_virtual_time
+async def test_a_long_list_of_models_is_shown_by_another_thread_as_it_was_when_it_was_asked_for():
+    calls = 0
+
+    def count(_: FrameType, event: str, called: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    async with House(*(f"m{number}" for number in range(2 * LONG_LIST)), "a", resident=("a",)) as house:
+        tickets = [house.submit(f"m{number}") for number in range(3)]
+        sys.setprofile(count)  # of this thread alone
+        try:
+            listed = await house.gateway.models()
+        finally:
+            sys.setprofile(None)
+        assert calls < LONG_LIST
+        assert [model["name"] for model in listed] == sorted(f"{name}:latest" for name in ("a", *(f"m{n}" for n in range(2 * LONG_LIST))))
+        assert [model["name"] for model in listed if model["waiting"]] == ["m0:latest", "m1:latest", "m2:latest"]
+        assert [model["name"] for model in listed if model["resident"]] == ["a:latest"]
+        await asyncio.gather(*map(body_of, tickets))

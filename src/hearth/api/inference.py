@@ -118,11 +118,11 @@ class Inference:
             named = await self._gateway.resolve(envelope.model)
         except ModelNotFound:
             return None
-        models = await self._gateway.models()
-        here = [str(model["name"]) for model in models if model["resident"] and model.get("phase") != "unloading"]
+        state = self._gateway.worker.scheduler.state
+        here = [resident.model for resident in state.residency.latest_first if resident.phase != "unloading"]
         if named in here:
             return None
-        home = self._gateway.worker.scheduler.state.home
+        home = state.home
         able = [name for name in here if (name == home or name.lower() in self._chat_models) and may_use(identity.models, name)]
         return min(able, key=lambda name: (name != home, name), default=None)
 

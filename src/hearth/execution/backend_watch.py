@@ -7,6 +7,7 @@ timeout watches.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -73,8 +74,9 @@ class BackendWatch:
         self.poke = self._sleep.ring
 
     @property
-    def installed(self) -> tuple[str, ...]:
-        return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
+    def installed(self) -> Collection[InstalledModel]:
+        """It stays as it is: a new list takes its place."""
+        return (self._installed or {}).values()
 
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 from hearth.clock import rfc3339_ms
@@ -67,27 +67,39 @@ def ended(of: FinishedRequest) -> dict[str, object]:
     return _identity(of.item) | {"model": of.model} | known
 
 
-def models(state: State, watch: BackendWatch) -> list[dict[str, object]]:
-    """Every model that is installed, resident or configured, with what is known of it."""
-    installed = set(watch.installed)
-    in_memory = {canonical_model(model.name): model for model in watch.resident}
-    residents = state.residency.residents
-    return [
-        {
-            "name": name,
-            "installed": name in installed,
-            "resident": name in residents,
-            "phase": residents[name].phase if name in residents else None,
-            "home": name == state.home,
-            "running": len(residents[name].running) if name in residents else 0,
-            "waiting": state.waiting.wants(name),
-            "parallel": state.settings.parallel(name),
-            "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
-            "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
-            "offloaded": name in watch.offloaded,
-        }
-        for name in sorted(installed | set(residents) | set(state.settings.models))
-    ]
+def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, object]]]:
+    """What makes the list of all models that are installed, resident or configured, with what is known of them at this moment.
+
+    It reads nothing that changes: for a long list, a thread makes it.
+    """
+    settings, home, offloaded, installed = state.settings, state.home, watch.offloaded, watch.installed
+    residents = {name: (resident.phase, len(resident.running)) for name, resident in state.residency.residents.items()}
+    waiting = {name: state.waiting.wants(name) for name in state.waiting.models()}
+    in_memory = {canonical_model(model.name): (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident}
+
+    def listed() -> list[dict[str, object]]:
+        names = {canonical_model(model.name) for model in installed}
+        rows: list[dict[str, object]] = []
+        for name in sorted(names | residents.keys() | settings.models.keys()):
+            phase, running = residents.get(name, (None, 0))
+            vram_mib, size_mib = in_memory.get(name, (None, None))
+            row = {
+                "name": name,
+                "installed": name in names,
+                "resident": name in residents,
+                "phase": phase,
+                "home": name == home,
+                "running": running,
+                "waiting": waiting.get(name, 0),
+                "parallel": settings.parallel(name),
+                "vram_mib": vram_mib,
+                "size_mib": size_mib,
+                "offloaded": name in offloaded,
+            }
+            rows.append(row)
+        return rows
+
+    return listed
 
 
 def _queue(state: State, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:

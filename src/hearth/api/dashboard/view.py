@@ -7,6 +7,7 @@ Everything that takes time is an instant, so that nothing changes while nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from math import inf, isinf
 from typing import Any
 
@@ -26,9 +27,19 @@ JsonObject = dict[str, object]
 
 WAITING_SHOWN = 40
 """Rows of the queue; the rest is a number. Far more than fit on a screen, and never more than are run forward for an estimate."""
+MODELS_SHOWN = 1_000
+"""Those in use, and then the first by name: nobody reads through more, and the loop would stand still to compare them."""
 JOBS_SHOWN = 6
 ERROR_CHARS = 200
 _NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
+
+
+def _of_note(models: list[JsonObject]) -> list[JsonObject]:
+    if len(models) <= MODELS_SHOWN:
+        return models
+    used = [model for model in models if model["resident"] or model["waiting"] or model["home"]]
+    quiet = (model for model in models if not (model["resident"] or model["waiting"] or model["home"]))
+    return [*used, *islice(quiet, max(0, MODELS_SHOWN - len(used)))]
 
 
 def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
@@ -117,7 +128,7 @@ class View:
             },
             "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
             "waiting": self._waiting(now),
-            "models": {str(model["name"]): model for model in await self._gateway.models()},
+            "models": {str(model["name"]): model for model in _of_note(await self._gateway.models())},
             "callers": {
                 caller: {"minute": [used.minute, used.minute_limit], "hour": [used.hour, used.hour_limit]} for caller, used in usage.items()
             },
