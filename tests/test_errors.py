@@ -25,8 +25,8 @@ STATUSES = {
     502: {"backend_error", "backend_gone", "backend_protocol", "proxy_failed", "runner_died", "stream_diverged"},
     503: {
         *("backend_busy", "backend_unreachable", "capacity", "cloud_unavailable", "draining", "interrupted", "never_fits"),
-        *("no_room_for_bodies", "queue_full", "shutting_down", "storage_unavailable", "swap_failed", "swap_timeout"),
-        *("too_many_connections", "wait_expired"),
+        *("no_room_for_bodies", "queue_full", "server_changed", "shutting_down", "storage_unavailable"),
+        *("swap_failed", "swap_timeout", "too_many_connections", "wait_expired"),
     },
     504: {"backend_timeout", "first_byte_timeout"},
 }

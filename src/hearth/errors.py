@@ -145,6 +145,7 @@ class CapacityError(HearthError, status=503, reason="capacity", retryable=True):
 ShuttingDown = _kind("ShuttingDown", CapacityError, 503, "Hearth is shutting down.")
 QueueFull = _kind("QueueFull", CapacityError, 503, "The queue is full.")
 WaitExpired = _kind("WaitExpired", CapacityError, 503, "The request waited longer than `queue.max_wait_s`.")
+ServerChanged = _kind("ServerChanged", CapacityError, 503, "The model server has changed while the request waited for it. Send it again.")
 Interrupted = _kind("Interrupted", CapacityError, 503, "The answer was interrupted by a more urgent request. Try again.")
 Draining = _kind("Draining", CapacityError, 503, "Hearth is draining and accepts no new requests. Try again later.")
 TooManyConnections = _kind("TooManyConnections", CapacityError, 503, "Too many connections are open. Close some, or try again later.")

@@ -98,6 +98,27 @@ async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_t
     assert (house.events.of(SwapFailed), house.events.of(ResidencyDrifted)) == ([], [])
 
 
+async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_again():
+    url, asked = free_address(), {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]}
+    async with tried(untouched(url)) as house:
+        state = house.gateway.worker.scheduler.state
+        running = asyncio.create_task(house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True))
+        await becomes(house.gateway, lambda: bool(state.running))
+        native = asyncio.create_task(generate(house, EMULATORS))
+        others = asyncio.create_task(house.post("/v1/chat/completions", **asked))
+        await becomes(house.gateway, lambda: len(state.entries) == 3)
+        async with ollama_at(url):
+            await handed_over(house)
+            status, answer, headers = await native
+            changed = "The model server has changed while the request waited for it. Send it again."
+            assert (status, answer, headers["retry-after"]) == (503, {"error": changed}, "1")
+            assert "x-hearth-emulator" not in headers
+            status, answer, _ = await others
+            assert (status, answer["error"]["message"]) == (503, changed)
+            assert (await running)[0] == 200
+            assert (await generate(house, EMULATORS))[0] == 404
+
+
 async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_path: Path):
     url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     settings = untouched(url, storage=storage)

@@ -16,6 +16,7 @@ from hearth.errors import (
     Interrupted,
     ModelNotFound,
     NeverFits,
+    ServerChanged,
     StreamDiverged,
     WaitExpired,
 )
@@ -66,6 +67,7 @@ from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
 RETRY_AFTER_DOWN_S = 5.0
+RETRY_AFTER_CHANGE_S = 1.0
 RELOADS_WITHIN_S = 600.0
 """How long a reload for silence is remembered."""
 
@@ -337,6 +339,8 @@ class Effects:
                 return NeverFits(self._why_never(model, work.item.task_type))
             case "not_installed":
                 return ModelNotFound(f"model '{model}' not found")
+            case "server_changed":
+                return ServerChanged(retry_after_s=RETRY_AFTER_CHANGE_S)
             case "backend_down":
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
             case "interrupted":

@@ -11,9 +11,18 @@ SwapReason: TypeAlias = Literal["waiting", "overdue", "turn", "expected", "owner
 likely to ask for it next; the owner has ordered it, or ordered out what is unloaded; back to the home model; it stopped answering."""
 
 Refusal: TypeAlias = Literal[
-    "load_failed", "never_fits", "backend_down", "attempts_exhausted", "interrupted", "not_installed", "no_model", "expired"
+    "load_failed",
+    "never_fits",
+    "backend_down",
+    "attempts_exhausted",
+    "interrupted",
+    "not_installed",
+    "server_changed",
+    "no_model",
+    "expired",
 ]
-"""Why an accepted item is given up; `no_model`: it would run on any, and none is left; `expired`: it has waited longer than it may."""
+"""Why an accepted item is given up; `server_changed`: its model was installed on the model server before this one; `no_model`: it would
+run on any, and none is left; `expired`: it has waited longer than it may."""
 
 
 @value

@@ -83,6 +83,7 @@ class State:
     cuts_loads: bool = True  # the model server can end a load that is under way
     cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
     installed: frozenset[str] | None = None  # what the model server has listed, in lower case; None before its first list
+    replaced_at: float = -inf  # when the model server before this one was left
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
     next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
     looked_at: int = 0  # candidates that were compared in all choices so far, which is what decisions cost

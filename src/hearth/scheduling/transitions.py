@@ -91,7 +91,7 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
         case inputs.ModelsListed(names=names):
             return _listed(state, names)
         case inputs.ServerReplaced(learned=learned):
-            _replaced(state, learned)
+            _replaced(state, learned, now)
         case _:
             return _of_owner(state, fact, now)
     return []
@@ -329,14 +329,14 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     return state.give_up([entry for entry in state.waiting.all_entries() if entry.item.model not in able], "load_failed")
 
 
-def _replaced(state: State, learned: Mapping[str, Any] | None) -> None:
+def _replaced(state: State, learned: Mapping[str, Any] | None, now: float) -> None:
     """What was learned of one server says nothing of another, nor does what its memory holds; what the owner wants stays."""
     state.residency.forget()
     state.estimates.forget()
     if learned is not None:
         state.estimates.restore(learned)
     _learn_arrivals_anew(state)
-    state.installed = None
+    state.installed, state.replaced_at = None, now
     state.cleared_for = state.held_until = state.preloaded_at = None
     state.turn = state.hold = None
     state.cut_failures = 0
@@ -352,13 +352,19 @@ def _learn_arrivals_anew(state: State) -> None:
 
 
 def _listed(state: State, names: frozenset[str]) -> list[Action]:
-    """What waits for a model that was deleted is told so before anything is unloaded for it."""
+    """What waits for a model that is not there is told so before anything is unloaded for it.
+
+    What the model server before this one accepted did not name a wrong model.
+    """
     state.installed = names
     state.home_failures = 0
     for model in state.wanted:
         if not state.has(model):
             state.settle(model)
-    return state.give_up([entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)], "not_installed")
+    gone = [entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)]
+    earlier = [entry for entry in gone if entry.item.arrived_at <= state.replaced_at]
+    later = [entry for entry in gone if entry.item.arrived_at > state.replaced_at]
+    return state.give_up(earlier, "server_changed") + state.give_up(later, "not_installed")
 
 
 def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
