@@ -145,11 +145,11 @@ def _turns(shell: Shell, count: str, gap_s: str, models: str = "a") -> None:
     shell.log.clear()
 
 
-def _asks(shell: Shell, count: str, gap_s: str) -> None:
-    """The assistant asks for a so often, each time so long after its last answer, which takes 1 s."""
+def _asks(shell: Shell, count: str, gap_s: str, model: str = "a") -> None:
+    """The assistant asks for a model so often, each time so long after its last answer, which takes 1 s."""
     for number in range(int(count)):
         shell.at(shell.now + (float(gap_s) if number else 0.0))
-        sequence = shell.arrive("a", lane=Lane.INTERNAL, priority=Priority.CRITICAL, caller="assistant")
+        sequence = shell.arrive(None if model == "any" else model, lane=Lane.INTERNAL, priority=Priority.CRITICAL, caller="assistant")
         shell.at(shell.now + 1.0).finish(sequence)
     shell.log.clear()
 

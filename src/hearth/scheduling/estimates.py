@@ -311,7 +311,9 @@ class Arrivals:
             steps = self._steps.get((caller, last[0])) or deque(maxlen=STEPS)
             steps.append((model, now - last[1]))
             _note_last(self._steps, (caller, last[0]), steps)
-        internal = self._internal.get(model or "", {}).get(caller)
+        # Who names no model comes back to the one that served it.
+        served_by = model or (last[0] if last is not None else "")
+        internal = self._internal.get(served_by, {}).get(caller)
         if internal is not None and not is_open:
             internal.gaps.append(now - internal.since)
 
