@@ -311,6 +311,8 @@ a stream that goes on is interrupted as often as it takes [max_interrupt_count=1
   -> start 2 on a; end 2 -> start 1 on a; first_byte 1 forwarded; int a critical -> preempt 1
 an assistant that names no model is known by the one that serves it
   asks 5 4 any; ext b -> hold a for assistant; at 25.4; at 25.5 -> unload a
+only what is held is kept [vram_gb=24 a:10 b:10 c:10 | a c]
+  learn - c 99; asks 4 4; ext b -> hold a for assistant, unload c
 with at_once nothing is held and no load is cut [preemption=at_once]
   asks 5 60; ext b -> unload a; unloaded -> load b; int a critical; loaded -> unload b
 with at_once any internal request stops whatever is in its way [preemption=at_once]

@@ -231,10 +231,13 @@ class Placement:
                     self._claim(resident.model)
         models, self._candidates = list(lines), None
         while models := self._servable(band, models):
-            if self._candidates is None:
-                self._candidates = self._heads(band, [lines[model] for model in models])
-                models = [each.entry.item.model for each in self._candidates]
-            chosen, why = self._choose(band, self._candidates) if models else (None, "waiting")
+            candidates = self._candidates
+            if candidates is None:
+                candidates = self._candidates = self._heads(band, [lines[model] for model in models])
+                models = [each.entry.item.model for each in candidates]
+            chosen, why = self._choose(band, candidates) if models else (None, "waiting")
+            if self._candidates is not candidates:
+                continue  # what was to go is held: choose again without it
             if chosen is None:
                 break
             model = chosen.entry.item.model
@@ -290,30 +293,30 @@ class Placement:
         overdue = self._overdue(candidates)
         choice = overdue or self._policy.choose(candidates, self._state, self._now)
         if isinstance(choice, Candidate):
-            until = self._held_for_internal(band, choice)
-            if until is None:
+            if not self._held_for_internal(band, choice):
                 return choice, "waiting" if overdue is None else "overdue"
-            served = first(candidates.served)
-            if served is not None:
-                return served, "waiting"
-            choice = until
-        self._hold(band, choice)
+        else:
+            self._hold(band, choice)
         return None, "waiting"
 
-    def _held_for_internal(self, band: Band, choice: Candidate) -> float | None:
-        """Until when an external request's swap waits for an internal caller who is about to return; None: it does not."""
+    def _held_for_internal(self, band: Band, choice: Candidate) -> bool:
+        """Does an external request's swap wait for an internal caller who is about to return? Then nothing external evicts that model."""
         state, model = self._state, choice.entry.item.model
         if band not in EXTERNAL_BANDS or choice.resident or model is None or not state.priced:
-            return None
+            return False
         if state.turn is not None or state.residency.swap is not None:
-            return None
+            return False
         hold, before = sharing.hold_for(state, model, choice.swap.evicts, self._now), state.hold
         if hold is None:
-            return None
-        if before is None or (before.model, before.caller) != (hold.model, hold.caller):
-            self._actions.append(NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now))
-        self._hold_now = hold
-        return hold.until
+            return False
+        if self._hold_now is None:
+            self._hold_now = hold
+            state.held_until = hold.until
+            if before is None or (before.model, before.caller) != (hold.model, hold.caller):
+                self._actions.append(NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now))
+        state.wake_at(hold.until)
+        self._claim(hold.model)
+        return True
 
     def _overdue(self, candidates: Candidates) -> Candidate | None:
         """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
