@@ -309,8 +309,26 @@ critical work and what needs no swap wait for nobody
 a stream that goes on is interrupted as often as it takes [max_interrupt_count=1]
   ext a resumable -> start 1 on a; first_byte 1 forwarded; int a critical -> preempt 1; stopped 1
   -> start 2 on a; end 2 -> start 1 on a; first_byte 1 forwarded; int a critical -> preempt 1
+external work beside what has to go delays a turn, but not for ever [vram_gb=24 a:14 b:14 c:6 | a c]
+  asks 5 4; ext c -> start 6 on c; ext b -> hold a for assistant; at +4; asks 47 4; at +0.9; at +0.1
+  -> turn b 60, unload a
+what waits for models in memory takes nobody's place [vram_gb=24 a:14 b:14 c:1 d:1 e:1 f:1 g:1 h:1 i:1 j:1 | a c d e f g h i j]
+  2*ext c -> start 1 on c; 2*ext d -> start 3 on d; 2*ext e -> start 5 on e; 2*ext f -> start 7 on
+  f; 2*ext g -> start 9 on g; 2*ext h -> start 11 on h; 2*ext i -> start 13 on i; 2*ext j -> start
+  15 on j; at 1; asks 5 4; ext b -> hold a for assistant; at +4; asks 47 4; at +0.9; at +0.1 -> turn
+  b 60, unload a
+who may have no turn keeps nobody else from one [vram_gb=24 max_swap_wait_s=9999 a:10 b:12 c:12 d:13 | a c]
+  2*ext c -> start 1 on c; ext d; at 1; asks 5 4; ext b -> hold a for assistant; at +4; asks 47 4;
+  at +0.9; at +0.1 -> turn b 60, unload a
+a turn whose model does not come in time is over
+  learn - b 10; asks 5 4; ext b -> hold a for assistant; at 25; asks 15 4; at 97 -> turn b 60, unload a;
+  unloaded -> load b; int a critical; at 126.9; at 127 -> turn b is over, cut b; load_cut -> load a
 an assistant that names no model is known by the one that serves it
   asks 5 4 any; ext b -> hold a for assistant; at 25.4; at 25.5 -> unload a
+a load under way has its turn by the round trip to what internal work waits for [others_share=0.75]
+  learn - a 1; learn - b 3; ext b -> unload a; unloaded -> load b; at 1; int a critical -> cut b;
+  load_cut -> load a; at 2; loaded -> start 2 on a; end 2 -> hold a for test; at 6 -> unload a;
+  unloaded -> load b; at 7; int a critical; at 11.9; at 12 -> turn b 32
 only what is held is kept [vram_gb=24 a:10 b:10 c:10 | a c]
   learn - c 99; asks 4 4; ext b -> hold a for assistant, unload c
 with at_once nothing is held and no load is cut [preemption=at_once]

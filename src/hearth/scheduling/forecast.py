@@ -85,7 +85,7 @@ _AS_THEY_ARE = (
     "interruptions",
     "paused",
     "pinned_name",
-    "turn_ended_at",
+    "turn_ended",
 )
 
 

@@ -12,12 +12,13 @@ has the same numbers and what they were measured to do.
    three gaps, h is the trip.
 2. Turn. An external request that has waited P = (trip + S) (1 - q) / q, where S = min(8 trip, 60 s),
    gets a turn. P counts from its arrival, its interruption or the end of the last turn, whichever
-   is the latest, without the time in which external work runs. The turn begins early, at the end
-   of an internal answer, where P would pass before half of the assistant's gaps, and up to P later
-   while internal work runs on what has to go.
+   is the latest. Time in which external work runs does not count, but after 3 P a turn is due all
+   the same. It begins early, at the end of an internal answer, where P would pass before half of
+   the assistant's gaps, and up to P later while internal work runs on what has to go.
 3. In a turn nothing internal evicts the turn's model for S from the moment it is loaded. The turn
    ends when no work is left for its model; an external caller who usually returns within 3 s is
-   waited for.
+   waited for. Where loads can be cut it also ends when the load takes 10 s more than twice what was
+   expected, or more than 130 s where no load of that model was measured.
 4. Outside a turn internal work interrupts at once, as `scheduling.preemption` (the module) says.
 5. A load that no internal request waits for is cut when an internal request needs the memory,
    never twice in a row for the same request.
@@ -29,6 +30,7 @@ has the same numbers and what they were measured to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import inf
 from operator import attrgetter
 from statistics import median
@@ -50,12 +52,17 @@ the assistant nothing."""
 TURN_TRIPS = 8.0
 MAX_TURN_S = 60.0
 MAX_LINGER_S = 3.0
+MOST_PERIODS = 3.0
+LATE_LOAD = 2.0
+UNKNOWN_LOAD_S = 60.0  # of a model whose load was never measured
+LATE_LOAD_S = 10.0  # a load that takes longer than this and twice what was expected may hang
 CUT_S = 1.0
 """Seconds until a load that is cut has left the memory (6 of 6 on Ollama 0.33)."""
 GRACE_TRIPS = 2.0
 MOST_DUES = 8
 LEAST_S = 1e-6  # what sums of seconds may be off by
 _WAITS_SINCE = attrgetter("waits_since")
+_LEFT_S = attrgetter("left_s")
 LEAST_GRACE_S = 2.0
 MAX_GRACE_S = {Band.NORMAL: 30.0, Band.BACKGROUND: 120.0}
 
@@ -150,7 +157,7 @@ def take_turns(state: State, now: float) -> Turn | None:
     """The turn that is under way at this instant, after the last has ended and the next begun."""
     turn = state.turn
     if turn is not None and _is_over(state, turn, now):
-        state.turn_ended_at = state.unserved_s(now)
+        state.turn_ended = state.since(now)
         turn = None
     may_begin = not state.paused and not any(state.near_tasks(now)) and _is_shared(state)
     if turn is None and may_begin:
@@ -168,72 +175,92 @@ def _is_shared(state: State) -> bool:
 
 
 def _next_turn(state: State, now: float) -> Turn | None:
-    """The turn that begins now. Asks to be woken when one is due."""
-    due = min(_dues(state, now), key=lambda due: due.at, default=None)
-    if due is None or not _may_begin(state, due.model):
+    """The turn that begins now, of those the one that was due first. Asks to be woken when one is due."""
+    if _is_serving_loads(state):
         return None
-    if any(_runs_internal(state, name) for name in due.evicts if name != due.model):
-        # What runs is waited for, and with several slots that may go on for ever: then it is drained.
-        due = due._replace(at=due.at + due.period_s)
-    if not _is_kept_by_work(state, due):
-        hold = hold_for(state, due.model, due.evicts, now)
-        if hold is None:
-            return None  # nothing internal is in its way
-        due = due._replace(at=due.at - _median_gap_s(state, hold.model))
-    left_s = due.at - state.unserved_s(now)
-    if left_s > LEAST_S:
-        state.wake_at(now + left_s)
-        return None
-    return Turn(model=due.model, length_s=due.length_s)
+    for due in sorted(_dues(state, now), key=_LEFT_S):
+        later_s = _later_s(state, due)
+        if due.left_s + later_s > LEAST_S:
+            # While external work runs, only the bound comes nearer.
+            state.wake_at(now + later_s + (due.latest_s if state.external_running else due.left_s))
+        elif _is_kept_by_work(state, due) or hold_for(state, due.model, due.evicts, now) is not None:
+            return Turn(model=due.model, length_s=due.length_s)
+    return None
 
 
 class _Due(NamedTuple):
-    """An external request that needs a swap, and when it has a turn due, by the clock of `State.unserved_s`."""
+    """An external request that needs a swap, and in how many seconds it has a turn due."""
 
-    at: float
+    left_s: float
+    latest_s: float  # whatever runs meanwhile
     model: str
-    evicts: tuple[str, ...]
+    evicts: tuple[str, ...]  # or, where its load is under way, what would be loaded instead
     length_s: float
     period_s: float
 
 
 def _dues(state: State, now: float) -> Iterator[_Due]:
     """Of the requests that have waited longest: with a hundred models, all would be too many."""
-    residency = state.residency
     share = state.settings.scheduling.others_share
-    evictions = _evictions(state)
-    heads = [line[0] for lines in _external_lines(state) for line in lines.values()]
-    for head in sorted(heads, key=_WAITS_SINCE)[:MOST_DUES]:
-        model = head.item.model
-        if model is None or residency.ready(model) is not None or state.is_held(head, now):
-            continue
-        is_loading = residency.loading == model
-        evicts = (model,) if is_loading else evictions.find(model, head.item.task_type)
-        if not evicts:
-            continue
+    unserved_s = state.unserved_s(now)
+    for head, evicts in islice(_in_need(state, now), MOST_DUES):
+        model = head.item.model or ""
         trip = max([trip_between(state, name, model) for name in evicts], key=lambda trip: trip.whole_s)
-        waits_since = max(head.waits_since, state.turn_ended_at)
+        since = max(head.waits_since, state.turn_ended)
         period_s = trip.period_s(share)
-        yield _Due(waits_since + period_s, model, evicts, trip.turn_s, period_s)
+        latest_s = since.at + MOST_PERIODS * period_s - now
+        left_s = min(since.unserved_s + period_s - unserved_s, latest_s)
+        yield _Due(left_s, latest_s, model, evicts, trip.turn_s, period_s)
+
+
+def _in_need(state: State, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]]:
+    """External requests that need a swap and what is in its way, the longest waiting first."""
+    residency = state.residency
+    if residency.swap is not None:
+        # No swap for anybody else can begin. A load that may hang has no claim to the memory.
+        rivals = _rivals(state)
+        if rivals and now < _late_at(state):
+            lines = [each[residency.loading] for each in _external_lines(state) if residency.loading in each]
+            yield from ((line[0], rivals) for line in lines)
+        return
+    residents = residency.residents
+    lines = [line for each in _external_lines(state) for model, line in each.items() if model not in residents]
+    evictions = _evictions(state)
+    for head in sorted([line[0] for line in lines], key=_WAITS_SINCE):
+        evicts = evictions.find(head.item.model, head.item.task_type) if head.item.model is not None else None
+        if evicts:
+            yield head, evicts
+
+
+def _rivals(state: State) -> tuple[str, ...]:
+    """The models for which internal work would have the load under way cut, as far as that is cheap to know."""
+    residency = state.residency
+    waiting = [name for lines in state.waiting.lines[: Band.INTERRUPTED] for name in lines if name is not None]
+    return tuple([name for name in waiting if name not in residency.residents][:MOST_DUES])
+
+
+def _later_s(state: State, due: _Due) -> float:
+    """How much later, or earlier, than it is due a turn begins."""
+    if any(_runs_internal(state, name) for name in due.evicts):
+        # What runs is waited for, and with several slots that may go on for ever: then it is drained.
+        return due.period_s
+    if _is_kept_by_work(state, due):
+        return 0.0
+    return -min([_median_gap_s(state, name) for name in due.evicts])
 
 
 def _evictions(state: State) -> Evictions:
     return Evictions(state.residency, () if state.pinned is None else (state.pinned,))
 
 
-def _may_begin(state: State, model: str) -> bool:
-    """No swap for anybody else is under way, and what was loaded for internal work has served it."""
-    residency = state.residency
-    if residency.swap is not None and residency.loading != model:
-        return False
-    unsettled = [each.model for each in residency.residents.values() if not each.settled]
-    return not any(state.waiting.up_to(Band.BACKGROUND, name) for name in unsettled)
+def _is_serving_loads(state: State) -> bool:
+    """Was something loaded for internal work that has not served it yet?"""
+    unsettled = [each.model for each in state.residency.residents.values() if not each.settled]
+    return any(state.waiting.up_to(Band.BACKGROUND, name) for name in unsettled)
 
 
 def _is_kept_by_work(state: State, due: _Due) -> bool:
     """Does internal work use what has to go, or would it cut the load that is under way?"""
-    if state.residency.loading == due.model:
-        return state.waiting.ahead_of(Band.BACKGROUND) > 0
     return any(_has_internal_work(state, name) for name in due.evicts)
 
 
@@ -242,7 +269,8 @@ def _has_internal_work(state: State, model: str) -> bool:
 
 
 def _runs_internal(state: State, model: str) -> bool:
-    return any(not entry.external for entry in state.residency.residents[model].running.values())
+    resident = state.residency.residents.get(model)
+    return resident is not None and any(not entry.external for entry in resident.running.values())
 
 
 def _median_gap_s(state: State, model: str) -> float:
@@ -260,7 +288,10 @@ def _is_over(state: State, turn: Turn, now: float) -> bool:
     if resident is None:
         return not is_waited_for or _evictions(state).find(turn.model) is None
     if resident.phase != "ready":
-        return not is_waited_for
+        late_at = _late_at(state)
+        if now < late_at < inf:
+            state.wake_at(late_at)
+        return not is_waited_for or now >= late_at
     if turn.until is None:
         turn.until = now + turn.length_s
     # Not beyond an announced internal task, for which external work is held back anyway.
@@ -270,6 +301,16 @@ def _is_over(state: State, turn: Turn, now: float) -> bool:
     if now < until:
         state.wake_at(until)
     return now >= until
+
+
+def _late_at(state: State) -> float:
+    """When the load under way has taken so long that it may never end; never where it could not be cut anyway."""
+    residency = state.residency
+    if residency.swap is None or residency.loading is None or not state.can_cut:
+        return inf
+    is_known = state.estimates.knows_load(residency.loading)
+    expected_s = state.estimates.swap_s(residency.swap.origin, residency.loading) if is_known else UNKNOWN_LOAD_S
+    return residency.swap.started_at + LATE_LOAD * expected_s + LATE_LOAD_S
 
 
 def _linger_until(state: State, model: str, now: float) -> float:

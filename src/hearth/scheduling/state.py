@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappush
-from math import inf
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.residency import Residency
-from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
+from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
 from hearth.types import Band, Lane, Sequence, value
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class State:
     held_until: float | None = None
     hold: ModelHold | None = None  # what external work waits for, as of the last decision
     turn: Turn | None = None  # the turn of external work that is under way
-    turn_ended_at: float = -inf  # by the clock of `unserved_s`, as `Entry.waits_since`
+    turn_ended: Since = NEVER
     external_running: int = 0
     external_run_s: float = 0.0  # in which external work ran, up to when the last of it ended
     external_runs_since: float = 0.0  # where some runs
@@ -107,6 +106,9 @@ class State:
         """A clock that stands still while external work runs: what an external request waits for then is not internal work."""
         under_way_s = now - self.external_runs_since if self.external_running else 0.0
         return now - self.external_run_s - under_way_s
+
+    def since(self, now: float) -> Since:
+        return Since(now, self.unserved_s(now))
 
     @property
     def running(self) -> list[Entry]:

@@ -153,7 +153,7 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and not state.waiting.wants(item.model) and not state.runs_on(item.model):
             state.arrivals.came_back(item.caller, item.model, now)
-    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence), waits_since=state.unserved_s(now))
+    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence), waits_since=state.since(now))
     state.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
@@ -256,7 +256,7 @@ def _put_first(state: State, entry: Entry, kept_tokens: int, now: float) -> None
     """Let it wait before all others of its lane or, where it is internal, of its band."""
     state.interruptions += 1
     entry.kept_tokens = kept_tokens
-    entry.waits_since = state.unserved_s(now)
+    entry.waits_since = state.since(now)
     entry.band = Band.INTERRUPTED if entry.external else entry.band
     entry.key = (-state.interruptions, *entry.key[1:])
     state.enqueue(entry)

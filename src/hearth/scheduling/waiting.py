@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from hearth.types import Band, Lane, QueueItem, Sequence
 
@@ -32,6 +33,16 @@ Place: TypeAlias = Literal["waiting", "running", "stopping"]
 _EXTERNAL = Lane.EXTERNAL  # looked up once: in Python 3.11 that takes as long as calling a function
 
 
+class Since(NamedTuple):
+    """An instant from which turns are counted."""
+
+    at: float
+    unserved_s: float  # by the clock of `State.unserved_s`
+
+
+NEVER = Since(-inf, -inf)
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """One accepted item and what has happened to it. Owned and changed by the scheduler alone."""
@@ -44,7 +55,7 @@ class Entry:
     interrupts: int = 0
     lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
     load_cut: bool = False  # the last load for it was cut before it had served anybody
-    waits_since: float = 0.0  # its arrival or its last interruption, by the clock of `State.unserved_s`
+    waits_since: Since = NEVER  # its arrival or its last interruption
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
     breaks: int = 0  # attempts that a backend fault ended within a stream, which went on
     model: str | None = None  # what it runs on; None while it waits
