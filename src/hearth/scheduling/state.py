@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
