@@ -94,6 +94,22 @@ async def test_requests_at_the_edges_are_answered_like_gin_and_logged(start_emul
     assert (less.status, less.chunks) == (b"HTTP/1.1 200 OK", none.chunks)
 
 
+async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_request(start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys("tiny-a"))
+    for method, path, to, said in (
+        ("GET", "//api//tags?a=//b", "/api/tags?a=//b", '<a href="/api/tags?a=//b">Temporary Redirect</a>.\n\n'),
+        ("GET", "/api//tags/", "/api/tags/", '<a href="/api/tags/">Temporary Redirect</a>.\n\n'),
+        ("HEAD", "/api///tags", "/api/tags", ""),
+        ("POST", "/api//chat", "/api/chat", ""),
+        ("POST", "//evil.example//api/chat", "/evil.example/api/chat", ""),
+    ):
+        answer = await send(url, request(method, path, "{}" if method == "POST" else ""))
+        assert answer.startswith(b"HTTP/1.1 307 Temporary Redirect\r\n"), (method, path)
+        assert f"\r\nLocation: {to}\r\n" in answer.decode()
+        assert answer.decode().endswith(f"\r\n\r\n{said}")
+    assert list(emulator.requests) == []
+
+
 async def test_connections_are_kept_half_closed_or_of_http_1_0(start_emulator: StartEmulator) -> None:
     emulator, url = await start_emulator(toys("tiny-a", "ma"))
     reader, writer = await connect(url)

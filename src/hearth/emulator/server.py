@@ -10,6 +10,7 @@ import ipaddress
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from html import escape
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
@@ -30,6 +31,7 @@ else:
 _MAX_BODY_BYTES = 2**40
 _MAX_DECODED_BYTES = 20 * MIB
 _CALL = web.RequestKey("call", Call)
+_SLASHES = re.compile("//+")
 _ALLOWED_HEADERS = (
     "Authorization,Content-Type,User-Agent,Accept,X-Requested-With,Openai-Beta,X-Stainless-Arch,X-Stainless-Async,"
     "X-Stainless-Custom-Poll-Interval,X-Stainless-Helper-Method,X-Stainless-Lang,X-Stainless-Os,X-Stainless-Package-Version,"
@@ -110,6 +112,8 @@ class Emulator(Engine):
 
     @web.middleware
     async def _log_and_check(self, request: web.Request, handler: Endpoint) -> web.StreamResponse:
+        if "//" in request.raw_path.partition("?")[0]:
+            return _without_double_slashes(request)
         received_at = self.clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(request.method, request.path_qs, body))
@@ -162,6 +166,16 @@ def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
 
 async def _mark(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Hearth-Emulator"] = "1"
+
+
+def _without_double_slashes(request: web.Request) -> web.Response:
+    """The answer of Go's mux, before Ollama sees a request: it keeps a slash at the end."""
+    path, mark, query = request.raw_path.partition("?")
+    target = _SLASHES.sub("/", path) + mark + query
+    if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+        return web.Response(status=307, headers={hdrs.LOCATION: target})
+    headers = {hdrs.LOCATION: target, hdrs.CONTENT_TYPE: "text/html; charset=utf-8"}
+    return web.Response(status=307, body=f'<a href="{escape(target)}">Temporary Redirect</a>.\n\n'.encode(), headers=headers)
 
 
 async def _redirect(request: web.Request) -> web.Response:
