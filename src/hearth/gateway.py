@@ -126,9 +126,13 @@ class Gateway:
             ("timetable", schedule.run),
             ("configuration", self._reloader.run),
         ]
+        self._follow_reloads(schedule)
+
+    def _follow_reloads(self, schedule: Schedule) -> None:
+        """In this order: limits and queue know the new settings before anything looks again."""
         self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
         self.on_reload(self.worker.reload_config)
-        self.on_reload(lambda _: watch.poke())
+        self.on_reload(lambda _: self._watch.poke())
         self.on_reload(lambda _: schedule.poke())
 
     @property

@@ -193,12 +193,18 @@ async def submit(
     if gateway.cloud is not None and allow_cloud and gateway.cloud.open_to(identity):
         ticket = await gateway.cloud.take(new)
     ticket = ticket or await _queued(gateway, new, count_call)
-    requests = gateway.records.requests
-    if requests.on_trace is not None:
-        text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
-        origin = Origin(route=request.path, provider=provider, traceparent=text(b"traceparent"), tracestate=text(b"tracestate"))
-        requests.note(ticket.sequence, origin)
+    _note_origin(gateway, request, ticket)
     return ticket
+
+
+def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
+    """Where the request came from and who answers it, which its trace says; only where traces go anywhere."""
+    requests = gateway.records.requests
+    if requests.on_trace is None:
+        return
+    text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
+    origin = Origin(route=request.path, provider=provider, traceparent=text(b"traceparent"), tracestate=text(b"tracestate"))
+    requests.note(ticket.sequence, origin)
 
 
 def _count_call(gateway: Gateway, identity: Identity, lane: Lane, kind: WorkKind) -> None:

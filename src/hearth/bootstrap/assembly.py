@@ -29,7 +29,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.reload import FileWatch
-from hearth.config.settings import BackendMode, GatewayConfig
+from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
@@ -82,26 +82,13 @@ async def build_gateway(
     """
     require_config(config)
     settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks or (StderrNotice(),))
-    mode, url = BackendMode(backend_mode or settings.backend.mode), ollama_url or settings.ollama.url
     async with AsyncExitStack() as closing:
-        alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events, poster=HttpPoster())
-        closing.push_async_callback(alerter.aclose)
-        events.subscribe(alerter)
+        alerter = _open_alerter(settings, clock=clock, events=events, closing=closing)
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
-        expected_by = "the address given" if ollama_url else named_server(settings) or this_service_manager()
-        identity, stop_emulator = await find_backend(mode, url, expected_by, clock=clock, events=events, closing=closing)
-        control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
-        backend = OllamaBackend(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)
-        for adapter in (control, backend):
-            closing.push_async_callback(adapter.aclose)
-        notes = list[str]()
-        if not identity.emulator:
-            claim, shared = claim_ollama(identity.url)
-            closing.callback(claim.close)
-            notes = [shared] if shared else []
-        if log is not None:
-            notes += directory_warnings(settings.storage.path, database_path(settings.storage.path, os.environ))
+        identity, stop_emulator = await find_backend(settings, backend_mode, ollama_url, clock=clock, events=events, closing=closing)
+        control, backend = _adapters(identity, settings, closing)
+        log_path = None if log is None else database_path(settings.storage.path, os.environ)
         gateway = Gateway(
             config=config,
             backend=backend,
@@ -112,28 +99,63 @@ async def build_gateway(
             history=None if log is None else log.invocations,
             watching=FileWatch if watch else None,
             vet=_vet,
-            notes=tuple(notes),
+            notes=(*_claim(identity, closing), *([] if log_path is None else directory_warnings(settings.storage.path, log_path))),
         )
-        join_alerts(gateway, alerter, None if log is None else database_path(settings.storage.path, os.environ).parent)
-        join_latency(gateway)
-        if traces is not None:
-            gateway.records.requests.on_trace = traces.deliver
-            gateway.show("telemetry", traces.status)
-        gateway.show("embeddings", gateway.embeddings.status)
+        _join_observers(gateway, alerter, traces, log_path)
         learned = None if log is None else await _join_store(gateway, log, closing, emulated=identity.emulator)
-        standin = None
-        if identity.instead_of:
-            standin = StandIn(gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator)
-            gateway.accompany("stand-in", standin.run)
-        if settings.gpu.nvml and (standin is not None or not identity.emulator):  # the emulator computes on none
-            _watch_gpu(gateway, closing, standin)
+        standin = StandIn(gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator)
+        _join_computing(gateway, closing, identity, standin)
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
+
+
+def _open_alerter(settings: Settings, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> GatewayAlerter:
+    """First of all, so that it hears what goes wrong with the rest."""
+    alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events, poster=HttpPoster())
+    closing.push_async_callback(alerter.aclose)
+    events.subscribe(alerter)
+    return alerter
+
+
+def _adapters(identity: BackendIdentity, settings: Settings, closing: AsyncExitStack) -> tuple[OllamaControl, OllamaBackend]:
+    """The two ways to the model server: one decides what is in memory, the other carries the work."""
+    control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
+    backend = OllamaBackend(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)
+    for adapter in (control, backend):
+        closing.push_async_callback(adapter.aclose)
+    return control, backend
+
+
+def _claim(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[str, ...]:
+    """Claim the Ollama until `closing`; what the owner should know where another Hearth has claimed it, too."""
+    if identity.emulator:
+        return ()
+    claim, shared = claim_ollama(identity.url)
+    closing.callback(claim.close)
+    return (shared,) if shared else ()
+
+
+def _join_observers(gateway: Gateway, alerter: GatewayAlerter, traces: OtlpTraces | None, log_path: Path | None) -> None:
+    """What looks on and decides nothing, in the order in which the status shows it."""
+    join_alerts(gateway, alerter, None if log_path is None else log_path.parent)
+    join_latency(gateway)
+    if traces is not None:
+        gateway.records.requests.on_trace = traces.deliver
+        gateway.show("telemetry", traces.status)
+    gateway.show("embeddings", gateway.embeddings.status)
 
 
 def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
     """Blocks; see `hearth_problem`."""
     return None if fresh.settings.ollama.url == old.settings.ollama.url else hearth_problem(fresh.settings.ollama.url)
+
+
+def _join_computing(gateway: Gateway, closing: AsyncExitStack, identity: BackendIdentity, standin: StandIn) -> None:
+    """Have `standin` look for the Ollama whose place the emulator takes, and have the GPU read where something computes on it."""
+    if identity.instead_of:
+        gateway.accompany("stand-in", standin.run)
+    if gateway.config.settings.gpu.nvml and (identity.instead_of or not identity.emulator):
+        _watch_gpu(gateway, closing, standin if identity.instead_of else None)
 
 
 def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | None) -> None:
@@ -158,17 +180,25 @@ def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | Non
 
 
 async def find_backend(
-    mode: BackendMode, url: str, expected_by: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack
+    settings: Settings,
+    asked_mode: BackendMode | None,
+    asked_url: str | None,
+    *,
+    clock: Clock,
+    events: EventFanout,
+    closing: AsyncExitStack,
 ) -> tuple[BackendIdentity, Callable[[], Awaitable[None]]]:
     """Where answers come from; where they are made up, an emulator that `closing` stops, and what stops it before.
 
     Args:
-        expected_by: what says that there is a model server, empty where nothing does.
+        asked_mode, asked_url: instead of `backend.mode` and `ollama.url`.
     """
+    mode, url = BackendMode(asked_mode or settings.backend.mode), asked_url or settings.ollama.url
+    is_expected = bool(asked_url or named_server(settings) or this_service_manager())
     reason = ""
     if mode is BackendMode.EMULATOR:
         reason = "it was asked for"
-    elif mode is BackendMode.AUTO and not expected_by and not await listens(url):
+    elif mode is BackendMode.AUTO and not is_expected and not await listens(url):
         reason = f"nothing is configured, and nothing listens at {url}"
     if not reason:
         return BackendIdentity(mode=mode.value, url=url, emulator=False), _nothing_to_stop

@@ -14,7 +14,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from hearth.cli.client import printable
-from hearth.cli.views import Fitting, console_for, duration
+from hearth.cli.tables import Fitting
+from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
 from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles
 from hearth.emulator.quirks import KINDS, parse_quirk

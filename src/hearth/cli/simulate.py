@@ -21,7 +21,8 @@ from rich.progress import Progress
 
 from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
-from hearth.cli.views import Fitting, console_for
+from hearth.cli.tables import Fitting
+from hearth.cli.views import console_for
 from hearth.clock import Clock, SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.admin import commands_in_force
 from hearth.cli.client import Json, View, count, number, part, parts, printable, text, texts
+from hearth.cli.tables import FOLDED, NUMBER, WORDS, Field, Fitting, table_of
 
 _PIPE_WIDTH = 120
-_GAP = 2
 _MIB_PER_GIB = 1024.0
 _LANES = ("internal", "external")
 
@@ -54,80 +52,18 @@ def emulator_box(reason: str) -> RenderableType:
     return Panel(text.append(f"\n{printable(reason)}", style="not bold"), border_style="bold yellow", expand=False)
 
 
-class Fitting:
-    """A table without a frame, and the names of columns that it can do without, the least needed first."""
-
-    def __init__(self, table: Table, *, expendable: Sequence[str]) -> None:
-        self._table = table
-        self._expendable = expendable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = self._table.columns
-        for name in self._expendable:
-            if _needed(columns) <= options.max_width:
-                break
-            columns = [column for column in columns if column.header != name]
-        fits = _needed(columns) <= options.max_width
-        kept = [replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column))) for column in columns]
-        whole = self._table
-        looks: Any = {"title": whole.title, "title_justify": "left", "title_style": whole.title_style}
-        fitted = Table(*kept, box=None, pad_edge=False, show_edge=False, **looks)
-        for cells in zip(*(column.cells for column in columns), strict=True):
-            fitted.add_row(*cells)
-        yield fitted
-
-
-def _is_firm(column: Column) -> bool:
-    """Numbers and single words: rich may not take room from them while there is some between the words of other columns."""
-    return column.justify == "right" or all(len(str(cell).split()) < 2 for cell in column.cells)
-
-
-def _needed(columns: Sequence[Column]) -> int:
-    """Width that leaves every word whole, and every number with its unit."""
-    return sum(_width(column) for column in columns) + _GAP * (len(columns) - 1)
-
-
-def _width(column: Column) -> int:
-    lines = [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
-    unbroken = lines if column.no_wrap or column.justify == "right" else [word for line in lines for word in line.split()]
-    return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))
-
-
-class Field(NamedTuple):
-    """A column: its heading, what stands in it for a row of the answer, and its look (`rich.table.Column`)."""
-
-    heading: str
-    cell: Callable[[Json], Text | str]
-    look: Mapping[str, Any]
-
-
-_WORDS: dict[str, Any] = {"header_style": "dim"}
-_FOLDED = _WORDS | {"overflow": "fold"}
-_NUMBER = _WORDS | {"justify": "right", "no_wrap": True}
-
-
-def _table(fields: Sequence[Field], rows: Iterable[Json]) -> Table:
-    """A row is an object of the answer, or a text under `note` that stands alone."""
-    table = Table(*(Column(each.heading, **each.look) for each in fields), box=None, pad_edge=False, show_edge=False)
-    for row in rows:
-        note = row.get("note")
-        cells = [note, *[""] * (len(fields) - 1)] if isinstance(note, Text) else [each.cell(row) for each in fields]
-        table.add_row(*cells)
-    return table
-
-
 def _waited_or_ran(item: Json) -> str:
     ran_s = number(item, "running_s")
     return duration(number(item, "waited_s") if ran_s is None else ran_s)
 
 
 _STATUS = (
-    Field("", lambda item: Text("runs", "green") if "waits_in" not in item else _waits(text(item, "waits_in")), _WORDS),
-    Field("#", lambda item: text(item, "sequence"), _NUMBER),
-    Field("caller", lambda item: text(item, "caller"), _WORDS),
-    Field("model", lambda item: text(item, "model") or "any", _WORDS),
-    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), _WORDS),
-    Field("for", _waited_or_ran, _NUMBER),
+    Field("", lambda item: Text("runs", "green") if "waits_in" not in item else _waits(text(item, "waits_in")), WORDS),
+    Field("#", lambda item: text(item, "sequence"), NUMBER),
+    Field("caller", lambda item: text(item, "caller"), WORDS),
+    Field("model", lambda item: text(item, "model") or "any", WORDS),
+    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), WORDS),
+    Field("for", _waited_or_ran, NUMBER),
 )
 
 
@@ -143,7 +79,7 @@ def _status_view(answer: Json) -> RenderableType:
         rows += [{**item, "waits_in": lane} for item in items]
         if (unseen := count(queue, "pending") - len(items)) > 0:
             rows.append({"note": Text(f"... and {unseen} more {lane}", style="dim")})
-    return Group(*_emulator_notice(answer), Fitting(_table(_STATUS, rows), expendable=("task",)), Text(), _facts(answer))
+    return Group(*_emulator_notice(answer), Fitting(table_of(_STATUS, rows), expendable=("task",)), Text(), _facts(answer))
 
 
 def _emulator_notice(answer: Json) -> list[RenderableType]:
@@ -275,13 +211,13 @@ def _gib(model: Json, field: str) -> str:
 
 
 _MODELS = (
-    Field("model", lambda model: text(model, "name") or "-", _FOLDED),
-    Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), _FOLDED),
-    Field("state", _state_of_model, _FOLDED | {"min_width": 14}),
-    Field("running", lambda it: f"{count(it, 'running')} of {count(it, 'parallel')}" if it.get("resident") is True else "-", _NUMBER),
-    Field("waiting", lambda model: str(count(model, "waiting") or "-"), _NUMBER),
-    Field("on the GPU", lambda model: _gib(model, "vram_mib"), _NUMBER),
-    Field("size", lambda model: _gib(model, "size_mib"), _NUMBER),
+    Field("model", lambda model: text(model, "name") or "-", FOLDED),
+    Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), FOLDED),
+    Field("state", _state_of_model, FOLDED | {"min_width": 14}),
+    Field("running", lambda it: f"{count(it, 'running')} of {count(it, 'parallel')}" if it.get("resident") is True else "-", NUMBER),
+    Field("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
+    Field("on the GPU", lambda model: _gib(model, "vram_mib"), NUMBER),
+    Field("size", lambda model: _gib(model, "size_mib"), NUMBER),
 )
 
 
@@ -321,17 +257,17 @@ def _whole(row: Json, field: str, unknown: str) -> str:
 
 
 _LOG = (
-    Field("ended", _moment("ended_wall_s"), _FOLDED | {"no_wrap": True}),
-    Field("caller", lambda row: text(row, "caller") or "-", _FOLDED),
-    Field("model", lambda row: text(row, "model") or "-", _FOLDED),
-    Field("task", lambda row: text(row, "task_type") or "-", _FOLDED),
-    Field("outcome", _outcome, _FOLDED),
-    Field("queue", _phase("queue_s"), _NUMBER),
-    Field("swap", _phase("swap_s"), _NUMBER),
-    Field("first byte", _phase("first_byte_s"), _NUMBER),
-    Field("backend", _phase("backend_s"), _NUMBER),
-    Field("total", _phase("total_s"), _NUMBER),
-    Field("tokens", lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")), _NUMBER),
+    Field("ended", _moment("ended_wall_s"), FOLDED | {"no_wrap": True}),
+    Field("caller", lambda row: text(row, "caller") or "-", FOLDED),
+    Field("model", lambda row: text(row, "model") or "-", FOLDED),
+    Field("task", lambda row: text(row, "task_type") or "-", FOLDED),
+    Field("outcome", _outcome, FOLDED),
+    Field("queue", _phase("queue_s"), NUMBER),
+    Field("swap", _phase("swap_s"), NUMBER),
+    Field("first byte", _phase("first_byte_s"), NUMBER),
+    Field("backend", _phase("backend_s"), NUMBER),
+    Field("total", _phase("total_s"), NUMBER),
+    Field("tokens", lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")), NUMBER),
 )
 
 
@@ -342,14 +278,14 @@ def _state_of_job(job: Json) -> Text:
 
 
 _JOBS = (
-    Field("job", lambda job: text(job, "id"), _FOLDED | {"no_wrap": True}),
-    Field("state", _state_of_job, _FOLDED),
-    Field("caller", lambda job: text(job, "caller"), _FOLDED),
-    Field("model", lambda job: text(job, "model") or "-", _FOLDED),
-    Field("task", lambda job: text(job, "task_type") or "-", _FOLDED),
-    Field("accepted", _moment("accepted_wall_s"), _FOLDED | {"no_wrap": True}),
-    Field("position", lambda job: text(job, "position") or "-", _NUMBER),
-    Field("starts in", lambda job: duration(number(job, "estimated_start_s")), _NUMBER),
+    Field("job", lambda job: text(job, "id"), FOLDED | {"no_wrap": True}),
+    Field("state", _state_of_job, FOLDED),
+    Field("caller", lambda job: text(job, "caller"), FOLDED),
+    Field("model", lambda job: text(job, "model") or "-", FOLDED),
+    Field("task", lambda job: text(job, "task_type") or "-", FOLDED),
+    Field("accepted", _moment("accepted_wall_s"), FOLDED | {"no_wrap": True}),
+    Field("position", lambda job: text(job, "position") or "-", NUMBER),
+    Field("starts in", lambda job: duration(number(job, "estimated_start_s")), NUMBER),
 )
 _JOB = (
     *_JOBS,
@@ -374,11 +310,11 @@ def _job_view(job: Json) -> RenderableType:
 
 _RIGHTS = {"admin": "admin", "allow_cloud": "Claude", "local_only": "local only"}
 _KEYS = (
-    Field("key of", lambda key: text(key, "name"), _FOLDED),
-    Field("lane", lambda key: text(key, "lane"), _FOLDED),
-    Field("rights", lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-", _FOLDED),
-    Field("models", lambda key: ", ".join(texts(key, "models")) or "all", _FOLDED),
-    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}...", _FOLDED),
+    Field("key of", lambda key: text(key, "name"), FOLDED),
+    Field("lane", lambda key: text(key, "lane"), FOLDED),
+    Field("rights", lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-", FOLDED),
+    Field("models", lambda key: ", ".join(texts(key, "models")) or "all", FOLDED),
+    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}...", FOLDED),
 )
 
 
@@ -406,7 +342,7 @@ def view(kind: View, answer: Json) -> RenderableType:
     rows = parts(answer, name)
     if kind == "models":
         rows.sort(key=lambda model: (model.get("resident") is not True, str(model.get("name"))))
-    return Fitting(_table(fields, rows), expendable=expendable) if rows else nothing
+    return Fitting(table_of(fields, rows), expendable=expendable) if rows else nothing
 
 
 _CALLERS_SHOWN = 8
@@ -431,14 +367,14 @@ def _runs_or_starts(item: Json) -> str:
 
 
 _TOP = (
-    Field("", _state_of_item, _WORDS),
-    Field("#", lambda item: text(item, "sequence"), _NUMBER),
-    Field("caller", lambda item: text(item, "caller"), _WORDS),
-    Field("model", lambda item: text(item, "model") or "any", _WORDS),
-    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), _WORDS),
-    Field("prompt", lambda item: _whole(item, "prompt_tokens", "-"), _NUMBER),
-    Field("waited", lambda item: duration(number(item, "waited_s")), _NUMBER),
-    Field("runs / starts in", _runs_or_starts, _NUMBER),
+    Field("", _state_of_item, WORDS),
+    Field("#", lambda item: text(item, "sequence"), NUMBER),
+    Field("caller", lambda item: text(item, "caller"), WORDS),
+    Field("model", lambda item: text(item, "model") or "any", WORDS),
+    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), WORDS),
+    Field("prompt", lambda item: _whole(item, "prompt_tokens", "-"), NUMBER),
+    Field("waited", lambda item: duration(number(item, "waited_s")), NUMBER),
+    Field("runs / starts in", _runs_or_starts, NUMBER),
 )
 
 
@@ -484,7 +420,7 @@ def _requests(answer: Json, rows: int) -> RenderableType:
     unseen = len(running) + sum(count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES) - len(shown)
     if unseen > 0:
         shown.append({"note": Text(f"... and {unseen} more", style="dim")})
-    return Fitting(_table(_TOP, shown), expendable=("prompt", "task"))
+    return Fitting(table_of(_TOP, shown), expendable=("prompt", "task"))
 
 
 def _slots(answer: Json) -> str:
