@@ -127,9 +127,8 @@ def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_l
 
 
 def logged(ended_wall_s: float, total_s: float) -> Invocation:
-    known = {
-        name: getattr(ended(), name) for name in ev.ItemEnded.__dataclass_fields__ if name not in ("at", "counted", "resumed", "sequence")
-    }
+    shared = (name for name in Invocation.__dataclass_fields__ if name in ev.ItemEnded.__dataclass_fields__ and name != "sequence")
+    known = {name: getattr(ended(), name) for name in shared}
     about: dict[str, Any] = {"request_id": RequestId("req_1"), "accepted_wall_s": ended_wall_s - total_s, "ended_wall_s": ended_wall_s}
     return Invocation(epoch=1, sequence=Sequence(1), **{**known, **about, "total_s": total_s})
 

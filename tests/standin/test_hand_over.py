@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -140,6 +141,17 @@ async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_
                 async with ollama_at(url):
                     await handed_over(house)
             assert estimates.swap_s("", BOTH) == pytest.approx(expected_s)
+
+
+async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path):
+    url, path = free_address(), tmp_path / "hearth.db"
+    async with tried(untouched(url, storage=StorageSettings(path=str(path), reserve_mib=0)), store=True) as house:
+        assert (await generate(house, BOTH))[0] == 200
+        async with ollama_at(url):
+            await handed_over(house)
+            assert (await generate(house, BOTH))[0] == 200
+    with closing(sqlite3.connect(path)) as store:
+        assert store.execute("SELECT model, emulated FROM invocation_log ORDER BY id").fetchall() == [(BOTH, 1), (BOTH, 0)]
 
 
 async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_others_fail(tmp_path: Path):

@@ -143,7 +143,7 @@ class ItemEnded(ItemEvent):
     `swap_s`: the part of it spent on the swap to its model; `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end;
     `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of the answer; `resumed`: how an interrupted
     stream went on, continued or replayed; `chain_id`: what ties calls of one task together; `cost_usd`: what Claude was paid, where it
-    answered; `counted` as of `ItemQueued`.
+    answered; `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last.
     """
 
     outcome: Outcome
@@ -162,6 +162,7 @@ class ItemEnded(ItemEvent):
     cost_usd: float | None = None
     chain_id: str | None = None
     counted: Counted | None = "requests"
+    emulated: bool = False
 
 
 class ItemLost(ItemEvent, level=WARNING):

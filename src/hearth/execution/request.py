@@ -269,6 +269,7 @@ class ActiveRequest:
         rendering: a hash of the prompt as the model server rendered it when the stream was interrupted; None where that is not known.
         fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
         swap_s: seconds of its wait spent bringing in its model.
+        emulated: the emulator works, or has worked, on the current or last attempt.
         status: HTTP status of the backend's answer.
         error: why the last attempt failed, or what its answer, which its caller has, says of itself.
         outcome: set once, by whoever ends it first.
@@ -288,6 +289,7 @@ class ActiveRequest:
     dispatched_at: float | None = None
     first_byte_at: float | None = None
     swap_s: float = 0.0
+    emulated: bool = False
     forwarded: bool = False
     sent: Sent | None = None
     fingerprint: str = ""

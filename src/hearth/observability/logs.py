@@ -69,10 +69,11 @@ class LogLine:
 
 
 def line_of(event: Event, wall_at: float) -> LogLine:
-    """The line of an event: every field but `at`, which becomes the time stamp, and what only the rate limits of the next start need."""
+    """The line of an event: every field but `at`, which becomes the time stamp, and what only the store keeps."""
     fields = vars(event).copy()
     del fields["at"]
     fields.pop("counted", None)
+    fields.pop("emulated", None)
     return LogLine(wall_at=wall_at, level=level_of(event), event=event.NAME, fields=fields)
 
 

@@ -399,7 +399,7 @@ class Timeline(HandlingSink):
             self._begin(model, kind, began_at)
             self._end(model, kind, until)
         for item in reversed(known[:ENDED_KEPT]):
-            fields = {name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed", "counted")}
+            fields = {name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name in Invocation.__dataclass_fields__}
             self.ended.append((next(self._numbers), ItemEnded(at=at_of(item.ended_wall_s), **fields)))
 
     def waits(self, lane: Lane, change: int, at: float) -> None:

@@ -199,6 +199,7 @@ class Effects:
         began_at, ended_at = self._last_swap.get(model, (now, now))
         work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
         self._tracker.record_loaded(model, now)
+        work.emulated = self._runtime.emulated
         self._registry.dispatched(work, now)
         try:
             limit_s = estimates.limit_s(work.item, model, self._swapper.context_tokens(model))

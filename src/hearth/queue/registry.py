@@ -122,6 +122,7 @@ class Registry:
             chain_id=work.item.chain_id,
             resumed=work.resumed,
             counted=work.item.counted,
+            emulated=work.emulated,
             **work.identity,
         )
         self.tell(work, ended)

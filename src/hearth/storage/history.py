@@ -37,7 +37,7 @@ CATCH_UP_S = 1.0
 
 _TYPES: Types = {"lane": Lane, "outcome": Outcome}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
-_WRITTEN = (*_COLUMNS, "counted")
+_WRITTEN = (*_COLUMNS, "counted", "emulated")
 _INSERT = (
     f"INSERT INTO invocation_log ({', '.join(_WRITTEN)}) VALUES ({', '.join(f':{name}' for name in _WRITTEN)}) "  # noqa: S608 - our names
     "ON CONFLICT (epoch, sequence) DO NOTHING"
