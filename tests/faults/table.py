@@ -66,7 +66,7 @@ F-22 [emulator, faults, scheduling, worker] out of memory, the runner dies -> on
 F-23 [emulator, faults, worker] a load never ends -> given up at its time; other models are held up no longer
   in every phase: load never
 F-24 [faults, worker] a load is complete after we gave it up; a load that lies -> what is really there is used
-  in every phase: load lie
+  in every phase: load lie, load uncut
 F-25 [faults, wire, worker] 200, then an error line -> a failure in the stream, in the right form
   in every phase: call error_line, two calls error_line
 F-26 [backends, faults, worker] garbage, a page, bytes, nothing -> an error, never a completed answer
